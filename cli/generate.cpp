@@ -14,6 +14,7 @@
 #include "cli/progress.h"
 #include "pipeline/preview_file.h"
 #include "pipeline/run_settings.h"
+#include "pipeline/series_journal.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -32,6 +33,7 @@ void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions&
       fail("command line: '{}' is neither a YAML file, nor a checkpoint folder, nor key=value", word);
     }
   }
+  if (!options.resume.empty()) pipeline::load_resumed_settings(options.resume, set);
 }
 
 std::string help() {
@@ -79,6 +81,7 @@ Callbacks make_callbacks(bool speaks) {
     if (!*denoise) *denoise = std::make_unique<Progress>("Denoise", "step");
     if (*decoding) (*denoise)->restart(done - 1, seconds);
     *decoding = false;
+    if (seconds == 0 && done > 0) (*denoise)->restart(done);  // resumed: what comes before took another process' time
     (*denoise)->update(done, total);
     if (done == total) denoise->reset();
   };

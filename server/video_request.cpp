@@ -39,8 +39,9 @@ ApiError wrong(const std::string& param, const std::string& message, const char*
 }
 
 const std::vector<std::string>& unused_keys() {
-  static const std::vector<std::string> keys = {"model", "prompts", "num_videos",    "batch_size",       "output",
-                                                "dump",  "trace",   "cache_compare", "compare_one_rank", "grid"};
+  static const std::vector<std::string> keys = {"model",  "prompts",       "num_videos",       "batch_size",
+                                                "output", "dump",          "journal",          "resume",
+                                                "trace",  "cache_compare", "compare_one_rank", "grid"};
   return keys;
 }
 

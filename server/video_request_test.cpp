@@ -50,7 +50,7 @@ TEST(VideoRequest, EveryKeyOfGenerateHasOneUse) {
   EXPECT_EQ(use_of_key("weights"), KeyUse::kModel);
   EXPECT_EQ(use_of_key("ranks"), KeyUse::kModel);
   EXPECT_EQ(use_of_key("output"), KeyUse::kNone);
-  EXPECT_EQ(fixed.size() + request_keys().size() + upload_keys().size() + 10, known.size());
+  EXPECT_EQ(fixed.size() + request_keys().size() + upload_keys().size() + 12, known.size());
   for (const char* key : {"prompt", "fps", "vae_tiling", "cache", "image", "trace"}) EXPECT_FALSE(fixed.contains(key));
 }
 

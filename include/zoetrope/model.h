@@ -154,6 +154,13 @@ struct Request {
   std::optional<int64_t> cache_interval;   // cfg; 1 reuses nothing
   bool cache_compare = false;              // denoise without the cache first and report the difference
 
+  // Folder in which the run notes what it has done, for a run with `resume` to go on from, over any number of ranks; it
+  // is removed when the video is complete. Empty: nothing is noted. Of a batch the first video's counts.
+  std::string journal;
+  // The folder of such a run that did not end: this one goes on from there, and is an Error where model or request
+  // differ. Another process must not use it.
+  std::string resume;
+
   std::string trace;              // file for a Perfetto trace of all ranks
   bool compare_one_rank = false;  // afterwards denoise again on one rank and report the difference
 };

@@ -377,7 +377,7 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
                           Dump& dump, int64_t segment, const TensorView& before, Character& character) {
   Conditions conditions;
   world.set_step(fmt::format("the encoding of segment {}", segment + 1));
-  if (segment == 0) {
+  if (!character.image_rows) {
     dump_animation(stage, inputs, dump);
     const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
     character.image_rows = image_rows(stage, inputs, world, dump);
@@ -385,7 +385,7 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
   conditions.image_rows = copy_of(character.image_rows);
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
-  if (segment == 0) {
+  if (!character.reference) {
     character.reference = encode_reference(stage, inputs, encoder);
     dump.add("reference_condition", batch_of_one(character.reference));
   }

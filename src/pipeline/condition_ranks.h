@@ -24,7 +24,8 @@ struct Character {
 // Collective over `world`; stage.options.vae_parallel says how many ranks share a frame. Without conditions
 // it does nothing. The ranks of this process share `shared`; the encoder's weights are released before this returns.
 // Animate's, segment by segment in this order. `before`: the last frames of the segment before, [V, H, W, 3] F32 in
-// [−1, 1], the same on every rank; null for the first one, which also fills `character`.
+// [−1, 1], the same on every rank; null for the first one. The first call also fills
+// `character`.
 Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
                           Dump& dump, int64_t segment, const TensorView& before, Character& character);
 

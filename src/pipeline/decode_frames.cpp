@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "pipeline/decode_journal.h"
 #include "pipeline/finite.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/generate_options.h"
@@ -24,11 +26,41 @@ constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputHeartbeat = "heartbeat of the output";
 constexpr const char* kDecodeHeartbeat = "heartbeat of decoding";
 
+// Of so many decoded frames those that the output gets.
+int64_t frames_of_output(const DecodedPart& part, int64_t decoded) {
+  return std::clamp<int64_t>(decoded - part.left_out, 0, part.frames);
+}
+
+// The place of a video's first frame of a segment among all frames of a journal. A batch has one segment.
+int64_t place_in_journal(const Stage& stage, const DecodedPart& part, int64_t video) {
+  return video * stage.options.num_frames + part.first;
+}
+
+void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video, int64_t count) {
+  const DecodedPart& part = output.part;
+  if (count == 0) return;
+  const Shape frame{stage.options.height, stage.options.width, 3};
+  const auto own = [&](const TensorView& all) { return all ? all.slice(0, part.first, part.first + count) : all; };
+  const auto tick = [&] {
+    if (stage.callbacks.cancelled && stage.callbacks.cancelled()) fail("interrupted; nothing was written");
+  };
+  FrameQueue queue({*output.sink, own(output.floats), own(output.bytes)}, frame, tick);
+  const int64_t begin = place_in_journal(stage, part, video);
+  for (int64_t i = 0; i < count; ++i) {
+    tick();
+    journal.read_frame(begin + i, queue.next());
+    queue.push();
+  }
+  queue.finish();
+}
+
 // The decoding of one rank, which has rows of every frame or all of them.
 class RankDecode {
  public:
-  // `listeners`: rank 0 and those that decode nothing, where they wait for the end; else null.
-  RankDecode(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, const FrameOutput& output)
+  // `listeners`: rank 0 and those that decode nothing, where they wait for the end; else null. `keeper`: null without
+  // a journal, as rank 0's `journal`. `done`: frames that are decoded already.
+  RankDecode(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, const FrameOutput& output,
+             DecodeJournal* keeper, Journal* journal, int64_t done)
       : stage_(stage),
         options_(stage.options),
         part_(output.part),
@@ -39,11 +71,14 @@ class RankDecode {
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_),
         heartbeat_(decoders, kOutputHeartbeat),
-        waited_before_(decoders.counters().wait_seconds) {
+        waited_before_(decoders.counters().wait_seconds),
+        keeper_(keeper),
+        journal_(journal),
+        handed_over_(done) {
     if (output.sink == nullptr) return;
     const Shape frame{options_.height, options_.width, 3};
     const auto own = [this](const TensorView& all) {
-      return all ? all.slice(0, part_.first, part_.first + part_.frames) : all;
+      return all ? all.slice(0, part_.first + frames_of_output(part_, handed_over_), part_.first + part_.frames) : all;
     };
     const FrameQueue::Output to{*output.sink, own(output.floats), own(output.bytes)};
     const auto tick = [this] {
@@ -54,8 +89,8 @@ class RankDecode {
     queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
   }
 
-  void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */) {
-    tell(0);
+  void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */, int64_t video) {
+    tell(handed_over_);
     const wan::FrameSink sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
     if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, latents.shape())) {
       // The clip is complete with its last tile; until then progress is the share of tiles.
@@ -68,7 +103,12 @@ class RankDecode {
     } else {
       HaloRanks halo(decoders_);
       const IndexRange rows = rows_of_part(stage_.plan.latent[1], decoders_.size(), decoders_.rank());
-      decoder.decode(stream_, latents, sink, {}, {decoders_.size() > 1 ? &halo : nullptr, rows});
+      const wan::RowSplit split{decoders_.size() > 1 ? &halo : nullptr, rows};
+      if (keeper_ == nullptr) {
+        decoder.decode(stream_, latents, sink, {}, split);
+      } else {
+        decoder.decode(stream_, latents, handed_over_, sink, split, stops(video));
+      }
     }
     hand_over();
     gather_.wait();
@@ -91,6 +131,23 @@ class RankDecode {
   }
 
  private:
+  // The journal's, as the decoder takes them.
+  wan::DecodeStops stops(int64_t video) {
+    wan::DecodeStops stops;
+    stops.after = [this, video](int64_t done, const std::vector<wan::DecodeStops::Remembered>& frames) {
+      hand_over();
+      std::vector<RememberedRows> values;
+      for (const auto& frame : frames) values.push_back({frame.values, frame.rows, frame.height});
+      keeper_->after(video, done, handed_over_, values);
+    };
+    const RememberedFrames* from = keeper_->remembered();
+    if (from == nullptr) return stops;
+    stops.first = keeper_->latent_frames_done();
+    stops.shape = [from](size_t index) { return from->shape(index); };
+    stops.read = [from](size_t index, int64_t row, const TensorView& to) { from->read(index, row, to); };
+    return stops;
+  }
+
   void stop_if_cancelled() const {
     const auto& cancelled = stage_.callbacks.cancelled;
     if (cancelled && cancelled()) fail("interrupted while decoding; nothing was written");
@@ -139,6 +196,7 @@ class RankDecode {
     keep_for_next_segment();
     const int64_t place = handed_over_ - part_.left_out;
     if (place >= 0 && place < part_.frames) {
+      if (journal_ != nullptr) journal_->add_frame(frame_);
       queue_->push();
       unused_ = {};
     }
@@ -183,57 +241,96 @@ class RankDecode {
   FrameGather gather_;               // ends before the queue, into whose memory it receives
   RankHeartbeat heartbeat_;
   const double waited_before_;
+  DecodeJournal* const keeper_;
+  Journal* const journal_;
   TensorView frame_;   // rank 0's, under way
   TensorView unused_;  // the queue's next, not pushed yet
-  int64_t handed_over_ = 0;
+  int64_t handed_over_;
   int64_t told_ = 0;
   bool posted_ = false;
   bool others_wait_ = false;
 };
 
 void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, wan::VaeDecoder& decoder,
-                  const TensorView& latents, const FrameOutput& output, bool last) {
+                  const TensorView& latents, const FrameOutput& output, bool last, const JournaledDecode* journaled,
+                  const DecodeState* from, int64_t video) {
   const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());
   wan::denormalize_latents(stage.model.vae_config, latents, raw);
-  RankDecode rank(stage, decoders, listeners, output);
+  // Tiles are decoded one after another over the whole clip: there is no frame at which to go on.
+  const bool tiled = stage.options.vae_tiling && wan::decodes_in_tiles(stage.model.vae_config, latents.shape());
+  std::optional<DecodeJournal> keeper;
+  if (journaled != nullptr && !tiled) {
+    // Animate's dump has every frame that a segment decodes.
+    const bool whole = stage.model.kind.animation.taken && !stage.options.dump.empty();
+    const bool goes_on = from != nullptr && from->latent_frames > 0 && !whole;
+    const DecodeJournal::Setup setup{journaled->folder,        journaled->journal,
+                                     goes_on ? from : nullptr, stage.options.vae_dtype,
+                                     latents.extent(3),        latents.extent(2),
+                                     journaled->record,        decoders.rank() == 0 ? stage.callbacks.note : nullptr};
+    keeper.emplace(setup, decoders);
+  }
+  const int64_t done = keeper ? keeper->frames_done() : 0;
+  Journal* const journal = journaled != nullptr && output.sink != nullptr ? journaled->journal : nullptr;
+  if (journal != nullptr) {
+    const int64_t kept = frames_of_output(output.part, done);
+    journal->keep_frames(place_in_journal(stage, output.part, video) + kept);
+    give_frames(stage, *journal, output, video, kept);
+  }
+  RankDecode rank(stage, decoders, listeners, output, keeper ? &*keeper : nullptr, journal, done);
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
                             "phase: VAE decode");
-    rank.run(decoder, raw);
+    rank.run(decoder, raw, video);
   }
   if (last && stage.trace != nullptr) comm::gather_trace(decoders, *stage.trace);
   rank.finish(begin);
 }
 
 void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, SharedVae& shared,
-               const TensorView& latents, const std::vector<FrameOutput>& outputs) {
+               const TensorView& latents, const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled) {
   const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, shared, wan::VaeParts::kDecoder);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto video = static_cast<int64_t>(i);
     wan::VaeDecoder decoder(weights);
+    const DecodeState* from = journaled != nullptr ? journaled->from : nullptr;
+    const bool complete = from != nullptr && video < from->video;
     try {
-      decode_video(stage, decoders, listeners, decoder, latents.slice(0, video, video + 1), outputs[i],
-                   i + 1 == outputs.size() && outputs[i].part.last);
+      if (!complete) {
+        decode_video(stage, decoders, listeners, decoder, latents.slice(0, video, video + 1), outputs[i],
+                     i + 1 == outputs.size() && outputs[i].part.last, journaled,
+                     from != nullptr && video == from->video ? from : nullptr, video);
+      } else if (outputs[i].sink != nullptr) {
+        replay_frames(stage, *journaled->journal, outputs[i], video);
+      }
     } catch (const Error& error) {
       if (outputs.size() == 1) throw;
       fail("video {} of the batch: {}", i + 1, error.what());
     }
-    if (i + 1 < outputs.size() && outputs[i].finish) outputs[i].finish();
+    if (i + 1 == outputs.size()) break;
+    if (outputs[i].finish) outputs[i].finish();
+    if (complete || journaled == nullptr || journaled->journal == nullptr) continue;
+    RunRecord next = journaled->record();
+    next.decode = DecodeState{.video = video + 1};
+    journaled->journal->record(std::move(next));
   }
 }
 
 }  // namespace
 
+void replay_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video) {
+  give_frames(stage, journal, output, video, output.part.frames);
+}
+
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
-                   const std::vector<FrameOutput>& outputs) {
+                   const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled) {
   const int count = stage.layout.vae_ranks;
   const bool decodes = world.rank() < count;
   const auto decoders = world.split(decodes ? 0 : 1, world.rank());
   const bool last = outputs.front().part.last;
   if (count == world.size() || (last && stage.trace == nullptr)) {
-    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs);
+    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs, journaled);
     return;
   }
   // Rank 0 and those that decode nothing.
@@ -242,12 +339,12 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   if (last) {
     // They end here, so what they recorded is brought to rank 0 now.
     if (listens) comm::gather_trace(*others, *stage.trace);
-    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs);
+    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs, journaled);
     return;
   }
   RankHeartbeat heartbeat(*others, kDecodeHeartbeat);
   if (!decodes) return heartbeat.wait();
-  decode_on(stage, *decoders, world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs);
+  decode_on(stage, *decoders, world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs, journaled);
   if (world.rank() == 0) heartbeat.done();
 }
 

@@ -2,6 +2,7 @@
 // output while later ones are still being decoded.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/journal.h"
 #include "pipeline/model_weights.h"
 #include "pipeline/stage.h"
 
@@ -34,11 +36,22 @@ struct FrameOutput {
   std::function<void()> finish{};  // called before the next video is decoded, so not of the last one
 };
 
+// Where decoding is recorded, and where it goes on. On every rank but for what is rank 0's.
+struct JournaledDecode {
+  std::filesystem::path folder;
+  Journal* journal;         // rank 0's
+  const DecodeState* from;  // this segment's; null: from its first frame
+  // Rank 0's: the record of these latents, to which it is added how far their decoding is.
+  std::function<RunRecord()> record;
+};
+// Gives the output the frames of a segment that the journal has. On rank 0, which has a sink.
+void replay_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video);
+
 // Collective over `world`. Every rank has the whole latents, [videos, C, T, h, w] F32, normalised as the transformer
 // makes them; one video is decoded after another, into an output of its own. Ranks that do not decode return at once,
 // the others when rank 0 has their last rows: nobody waits for the end of the writing. Gathers all traces. `shared` is
 // for the ranks of this process.
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
-                   const std::vector<FrameOutput>& outputs);
+                   const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled = nullptr);
 
 }  // namespace zoetrope::pipeline

@@ -1,6 +1,7 @@
 #include "pipeline/denoise.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "attention/plan.h"
@@ -76,6 +77,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       tensor_(split_tensor(world, setup.layout)),
       sum_(*tensor_, PartialSumRanks::kTransformer),
       reuse_(setup.plan, world, stream),
+      solver_(sampling::Solver::create(setup.plan.solver)),
       input_(setup.conditions, setup.plan.latents()) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_samples();
@@ -115,6 +117,11 @@ const char* Denoiser::branches_text() const {
 
 int64_t Denoiser::samples() const { return setup_.plan.samples(); }
 int64_t Denoiser::local_samples() const { return samples() / setup_.layout.data; }
+
+void Denoiser::load_first_expert(int64_t done, const std::function<bool()>& cancelled) {
+  const int64_t step = std::min(done, solver_->steps() - 1);
+  load_expert(setup_.plan.expert_at(solver_->timesteps()[static_cast<size_t>(step)]), cancelled);
+}
 
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
@@ -277,12 +284,43 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
        expert_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
 }
 
-void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
-  const std::unique_ptr<sampling::Solver> solver = sampling::Solver::create(setup_.plan.solver);
+DenoiseState Denoiser::state() const {
+  DenoiseState state;
+  state.solver = solver_->state();
+  reuse_.save(state);
+  if (reuse_.reuses(sampling::StepWork::kReuseVelocity)) state.velocity = copy_of(velocity_);
+  if (reuse_.branches_apart()) state.branches = copy_of(branch_);
+  return state;
+}
+
+void Denoiser::restore(const DenoiseState& from, size_t size) {
+  solver_->restore(from.solver, size);
+  reuse_.restore(from);
+  const auto put = [&](const Tensor& kept, const Tensor& into) {
+    if (!kept) return;
+    if (!(kept.shape() == into.shape()))
+      fail("the state of a step cache is {} instead of {}", kept.shape().to_string(), into.shape().to_string());
+    copy(stream_, into, kept);
+  };
+  put(from.velocity, velocity_);
+  put(from.branches, branch_);
+  if (reuse_.keeps_residual()) missing_residual_ = &from;
+}
+
+void Denoiser::compute_full_step_again(const Probe& probe) {
+  const DenoiseState& from = *std::exchange(missing_residual_, nullptr);
+  if (from.full_step < 0 || from.full_step >= solver_->steps() || !from.full_latents)
+    fail("the state of a step cache lacks its last full step");
+  velocity(from.full_latents, solver_->timesteps()[static_cast<size_t>(from.full_step)], {}, probe);
+}
+
+void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const DenoiseState* from) {
+  sampling::Solver* const solver = solver_.get();
   const int64_t steps = solver->steps();
+  if (from != nullptr) restore(*from, static_cast<size_t>(latents.size()));
   const int64_t layers =
       setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_samples() : int64_t{1});
-  for (int64_t i = 0; i < steps; ++i) {
+  for (int64_t i = from != nullptr ? from->solver.next : 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
     setup_.weights.require_unchanged(expert_);
@@ -304,12 +342,15 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     const trace::Span span(stream_.lane(), step_.c_str());
     const auto begin = trace::Clock::now();
     const sampling::StepDecision decision = decide(i, timestep, latents);
+    if (missing_residual_ != nullptr && decision.work == sampling::StepWork::kReuseResidual)
+      compute_full_step_again(probe);
+    missing_residual_ = nullptr;
     velocity(latents, timestep, decision, probe);
     solver->step(i, values(velocity_), values(latents));
     if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
-    reuse_.count(decision, seconds);
+    reuse_.count(i, decision, seconds);
     if (callbacks.step)
       callbacks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});
   }

@@ -24,6 +24,7 @@
 #include "pipeline/partial_sum_ranks.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
+#include "pipeline/run_record.h"
 #include "pipeline/shared_once.h"
 #include "pipeline/step_reuse.h"
 #include "trace/timing.h"
@@ -70,8 +71,9 @@ class Denoiser {
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
 
-  // Collective. Reads the expert's weights now instead of at its first step; throws Error when `cancelled` says so.
-  void load_expert(int expert, const std::function<bool()>& cancelled);
+  // Collective. Reads the weights of the first step's expert now instead of then; throws Error when `cancelled` says
+  // so. `done`: steps that another run has done.
+  void load_first_expert(int64_t done, const std::function<bool()>& cancelled);
 
   // A step that has ended, counted from 0.
   struct StepDone {
@@ -87,7 +89,10 @@ class Denoiser {
   };
   // latents [videos, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
   // alike, for the first value, step and rank that is NaN or infinite.
-  void run(const TensorView& latents, const Callbacks& callbacks);
+  // `from`: the state of another run after a step, which gave `latents`; the same on every rank. Null: from noise.
+  void run(const TensorView& latents, const Callbacks& callbacks, const DenoiseState* from = nullptr);
+  // Between two steps: in Callbacks::step. On rank 0, which decides what a step cache does.
+  DenoiseState state() const;
 
   int64_t attention_bytes_sent() const;
   attention::Counters attention_counters() const;  // of this rank, all steps
@@ -100,7 +105,11 @@ class Denoiser {
   int64_t samples() const;            // of all ranks: two of each video with guidance
   int64_t local_samples() const;      // this rank's batch
   void plan_timesteps();
+  void load_expert(int expert, const std::function<bool()>& cancelled);
   void prepare_expert(int expert);
+  void restore(const DenoiseState& from, size_t size);
+  // Computes the residual that a step reuses, which another run had: its last full step once more.
+  void compute_full_step_again(const Probe& probe);
   void set_animation(const std::function<bool()>& cancelled);
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);
@@ -118,6 +127,8 @@ class Denoiser {
   PartialSumRanks sum_;  // over tensor_
   std::unique_ptr<attention::ContextAttention> attention_;
   StepReuse reuse_;
+  const std::unique_ptr<sampling::Solver> solver_;
+  const DenoiseState* missing_residual_ = nullptr;  // of another run: its residual is not here yet
 
   int expert_ = -1;
   std::string step_;  // "step 2 of 50"

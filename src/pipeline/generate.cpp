@@ -14,6 +14,7 @@
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
 #include "pipeline/run.h"
+#include "pipeline/series_journal.h"
 #include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
 
@@ -69,10 +70,29 @@ std::string batch_text(size_t begin, size_t end, size_t count) {
                           : fmt::format("videos {} to {} of {}", begin + 1, end, count);
 }
 
-// `run`: this process' part of one Run, with its frames into files. `first`: whether rank 0 is here.
-template <typename RunVideos>
-void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOptions& options, bool first,
-                    int processes_here, const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
+// Of this process in the job.
+struct Place {
+  bool first;  // rank 0 is here
+  int ranks, processes_here;
+};
+
+// Before run `index`: the first one says how long all are predicted to take.
+void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place& place, const Callbacks& callbacks) {
+  if (journal.is_open() && index == 0) {
+    const std::optional<double> seconds = run.forecast(place.ranks, place.processes_here).seconds;
+    const std::optional<std::string> note = seconds ? journal.decide(*seconds) : std::nullopt;
+    if (note && callbacks.note) callbacks.note(*note);
+  }
+  if (!journal.on()) return run.use_journal("", false);
+  run.use_journal(journal.folder(index), journal.resumes(index), [&journal] { journal.begin(); });
+}
+
+// `run`: this process' part of one Run, with its frames into files.
+// `agree`: rank 0's answer, on every process.
+template <typename RunVideos, typename Agree>
+void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOptions& options, const Place& place,
+                    const Callbacks& callbacks, const VideoDone& done, RunVideos&& run, Agree&& agree) {
+  const bool first = place.first;
   for (const GenerateOptions& video : videos) {
     check_options(video);
     if (video.output.empty()) fail("output: name a file (NAME.mp4, .mov, .webm, .webp, .gif, .png) or a folder");
@@ -92,11 +112,18 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
   if (!options.grid.empty()) {
     const GenerateOptions one = with_size_of_inputs(videos.front(), model.folder);
     // Of the first process, but what is compared with it is a share of the host's memory.
-    model.grid_frames = VideoGrid::bytes(count, one.num_frames, video_format(one)) / processes_here;
+    model.grid_frames = VideoGrid::bytes(count, one.num_frames, video_format(one)) / place.processes_here;
     if (first) grid.emplace(options.grid, count, video_format(one));
   }
+  std::optional<SeriesJournal> journal;
+  if (first) journal.emplace(options, (count + batch - 1) / batch);
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
+    if (agree(first && journal->is_done(begin / batch, now))) {
+      if (first && callbacks.note)
+        callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count), now[0].output));
+      continue;
+    }
     std::vector<FileResult> results(now.size());
     std::vector<OpenSink> files;
     for (size_t i = 0; i < now.size(); ++i) {
@@ -114,6 +141,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     }
     try {
       Run one(model, now);
+      if (first) choose_journal(*journal, begin / batch, one, place, callbacks);
       std::vector<Video> made = run(one, files);
       for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(made[i]);
     } catch (const Error& error) {
@@ -132,9 +160,12 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
         throw;
       }
     }
-    if (!first || !done) continue;
+    if (!first) continue;
+    journal->note_done(begin / batch);
+    if (!done) continue;
     for (FileResult& result : results) done(std::move(result));
   }
+  if (journal) journal->complete();
 }
 
 // What all ranks must have alike before the first video: each checks its own settings again.
@@ -147,16 +178,24 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 }  // namespace
 
 void generate(const GenerateOptions& options, const Callbacks& callbacks, const VideoDone& done) {
-  generate_files(videos_of(options), options, true, 1, callbacks, done,
-                 [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); });
+  generate_files(
+      videos_of(options), options, {true, static_cast<int>(options.ranks.value_or(1)), 1}, callbacks, done,
+      [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); },
+      [](bool answer) { return answer; });
 }
 
 void generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks,
               const VideoDone& done) {
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
-  generate_files(videos, options, world.rank() == 0, processes_on_this_host(world), callbacks, done,
-                 [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); });
+  generate_files(
+      videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done,
+      [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); },
+      [&](bool answer) {
+        auto agreed = static_cast<uint8_t>(answer ? 1 : 0);
+        world.broadcast(0, &agreed, 1, "videos that are made");
+        return agreed != 0;
+      });
 }
 
 }  // namespace zoetrope::pipeline

@@ -176,6 +176,10 @@ OptionSet describe_options(GenerateOptions& o) {
                "steps after which small frames of what is being made are written to NAME.preview.gif, again and again; "
                "unset: none")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
+      .text("journal", o.journal,
+            "folder that notes each step and decoded frame, for resume=; none: nothing is noted; unset: OUTPUT.journal "
+            "for runs predicted to last above ten minutes")
+      .text("resume", o.resume, "the journal of a run that did not end, to go on from there, with any number of ranks")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
   set.choice("dtype", o.dtype, kDTypes, "dtype of the transformer's weights and activations", zoetrope::dtype_word)
@@ -309,6 +313,8 @@ void check_options(const GenerateOptions& o) {
     const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }
+  if (!o.resume.empty() && !o.journal.empty() && o.journal != o.resume)
+    fail("journal={}: a run that resumes is noted where it was; leave journal out", o.journal);
   const std::string hardware = if_exists(o.hardware);
   check_files_differ(
       {{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"grid", o.grid}, {"trace", o.trace}});

@@ -70,8 +70,8 @@ ModelFolder checked_model(const GenerateOptions& options) {
 void check_alike(const GenerateOptions& first, const GenerateOptions& other, size_t number) {
   GenerateOptions a = first, b = other;
   for (GenerateOptions* options : {&a, &b}) {
-    for (std::string* text : {&options->prompt, &options->negative_prompt, &options->latents, &options->output,
-                              &options->dump, &options->trace})
+    for (std::string* text : {&options->journal, &options->resume, &options->prompt, &options->negative_prompt,
+                              &options->latents, &options->output, &options->dump, &options->trace})
       text->clear();
     options->seed = 0;
   }
@@ -135,7 +135,7 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   VideoFormat format = video_format(options_);
   // What makes the clip again. The model by its name alone: its folder is this machine's.
   format.metadata = changed_settings(videos_[video]);
-  format.metadata.erase("output");
+  for (const char* key : {"output", "journal", "resume"}) format.metadata.erase(key);
   format.metadata["seed"] = fmt::to_string(seed);
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
                                                               : model_.folder.filename().string();
@@ -202,8 +202,10 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   attention::Strategy strategy =
       attention::parse_strategy(options_.strategy, layout.context.ranks(), heads / layout.tensor);
   strategy.softmax = planned.softmax;
-  std::vector<int64_t> seeds;
-  for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
+  RunJournal journal = open_journal(world, callbacks);
+  std::vector<int64_t> seeds = journal.from.run.seeds;
+  if (!journal.resumes)
+    for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
   if (world.rank() == 0 && callbacks.note) {
     callbacks.note(describe(planned, world.size()));
     for (size_t v = 0; v < videos_.size(); ++v)
@@ -246,11 +248,21 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
   if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seeds, in_memory, callbacks);
   if (records_later) world.set_trace(trace_.get());
-  std::vector<Video> results = run_once(world,
-                                        {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned,
-                                         plan_, outputs, trace_.get(), seeds, in_memory},
-                                        callbacks);
+  begin_journal(world, seeds, callbacks, journal);
+  std::vector<Video> results;
+  try {
+    // What a part of the run takes is not compared with the plan.
+    results = run_once(world,
+                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop,
+                        journal.resumes ? nullptr : &planned, plan_, outputs, trace_.get(), seeds, in_memory, &journal},
+                       callbacks);
+  } catch (const Error&) {
+    if (journal.journal && callbacks.note)
+      callbacks.note(fmt::format("What is done is noted: resume={} goes on from there", journal.folder.string()));
+    throw;
+  }
   if (world.rank() != 0) return results;
+  if (journal.journal) journal.journal->complete();
   for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
   if (options_.cache_compare) compare(uncached, results);
   Video& result = results.front();

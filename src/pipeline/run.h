@@ -3,19 +3,24 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "zoetrope/communicator.h"
 
 #include "base/run_files.h"
 #include "pipeline/auto_plan.h"
 #include "pipeline/condition_ranks.h"
+#include "pipeline/decode_frames.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
+#include "pipeline/journal.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/model_weights.h"
 #include "pipeline/plan.h"
@@ -63,6 +68,11 @@ class Run {
   // As check_batch(); reads pictures and videos.
   Run(OpenModel& model, const std::vector<GenerateOptions>& videos);
 
+  // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
+  void use_journal(const std::string& folder, bool resumes, std::function<void()> begun = {}) {
+    journal_ = {folder, resumes, std::move(begun)};
+  }
+
   enum class Stop { kAfterDenoise, kAfterOutput };
   // Collective over `world`. Rank 0 opens the sinks, one per video; without any it returns the frames.
   std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
@@ -87,6 +97,13 @@ class Run {
     TensorView floats, bytes;  // of the dump: the frames
   };
   static void finish(Output& output, trace::Timing& timing);
+  // Where this run is noted and where it goes on, on every rank.
+  struct RunJournal {
+    std::filesystem::path folder;      // empty: it is not noted
+    std::unique_ptr<Journal> journal;  // rank 0's
+    bool resumes = false;
+    RunRecord from;  // where it resumes: the same on every rank
+  };
   // One pass over the ranks of a communicator.
   struct Pass {
     const parallel::ParallelLayout& layout;
@@ -100,11 +117,21 @@ class Run {
     std::deque<Output>& outputs;
     trace::Trace* trace;  // null: not recorded
     const std::vector<int64_t>& seeds;
-    size_t weight_memory;  // as io::Weights::Loading takes it
+    size_t weight_memory;                 // as io::Weights::Loading takes it
+    const RunJournal* journal = nullptr;  // null: not noted
   };
+  RunJournal open_journal(comm::Communicator& world, const Callbacks& callbacks) const;  // collective, as the next
+  void begin_journal(comm::Communicator& world, const std::vector<int64_t>& seeds, const Callbacks& callbacks,
+                     RunJournal& opened) const;
+  std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
+  RunIdentity identity(std::vector<int64_t> seeds) const;
   struct PassState;
   void denoise_segment(PassState& state, int64_t segment);
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
+  void skip_segment(PassState& state, int64_t segment);
+  void take_latents(PassState& state, const RunRecord& from);
+  DecodedPart part_of(int64_t segment) const;
+  void reserve_frames(Output& output) const;
   std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
@@ -129,6 +156,13 @@ class Run {
   std::string inputs_text() const;
   std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;
 
+  struct JournalKeys {
+    std::string folder;
+    bool resumes = false;
+    std::function<void()> begun{};
+  };
+  static JournalKeys journal_keys(const GenerateOptions& options);
+
   const RunFiles reads_;  // before anything is read
   OpenModel& open_;
   const ModelFolder& model_;
@@ -138,6 +172,7 @@ class Run {
   const Inputs inputs_;
   const Weights weights_;  // whether they are read
   SharedContexts contexts_;
+  JournalKeys journal_ = journal_keys(options_);
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 

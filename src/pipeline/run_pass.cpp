@@ -141,6 +141,20 @@ struct Run::PassState {
                 {run.plan_.videos, run.plan_.channels, run.plan_.latent[0], run.plan_.latent[1], run.plan_.latent[2]}) {
     for (const int64_t seed : of.seeds) noise.emplace_back(static_cast<uint64_t>(seed));
   }
+  // Where a run resumes; null in one that begins, and for the segments behind that place.
+  const RunRecord* from(int64_t segment) const {
+    const bool here = pass.journal != nullptr && pass.journal->resumes && pass.journal->from.segment == segment;
+    return here ? &pass.journal->from : nullptr;
+  }
+  Journal* journal() const { return pass.journal != nullptr ? pass.journal->journal.get() : nullptr; }  // rank 0's
+  RunRecord record(int64_t segment) const {
+    RunRecord record;
+    record.segment = segment;
+    record.latents = copy_of(latents);
+    if (tail) record.tail = copy_of(tail);
+    record.step_cache = step_cache;
+    return record;
+  }
   Dump& dump(int64_t video) const { return pass.outputs[static_cast<size_t>(video)].dump; }
   TensorView latents_of(int64_t video) const { return latents.view().slice(0, video, video + 1); }
 
@@ -159,6 +173,7 @@ struct Run::PassState {
   // Of the transformer: as long as somebody holds them, the next segment does not read them again.
   std::shared_ptr<const void> weights;
 
+  int64_t steps_made = 0;  // by this process
   int64_t bytes_sent = 0;
   attention::Counters attention;
   std::optional<StepCacheReport> step_cache;
@@ -166,8 +181,8 @@ struct Run::PassState {
 
 // From noise to latents.
 void Run::denoise_segment(PassState& s, int64_t segment) {
-  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds,
-               weight_memory] = s.pass;
+  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds, weight_memory,
+               journal] = s.pass;
   const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
   const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
   for (int64_t v = 0; v < plan_.videos; ++v) {
@@ -175,9 +190,11 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
     fill_noise(videos_[at], s.noise[at], segment, s.latents_of(v));
     s.dump(v).add(prefix + "latents.init", s.latents_of(v));
   }
+  const RunRecord* from = s.from(segment);
+  if (from != nullptr && from->tail) s.tail = copy_of(from->tail);
   const trace::Lane lane{trace, s.world.world_rank(s.world.rank()), trace::kComputeLane};
   std::optional<trace::Span> phase;  // the one before ends where the next begins
-  if (segment == 0) {
+  if (s.embeddings == nullptr) {
     s.memory.begin(planner::kTextEncoder);
     phase.emplace(lane, "phase: text encoder");
     const std::string texts = prompts_of(videos_, plan_);
@@ -208,7 +225,9 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                               contexts,
                               options_.check_finite};
   Denoiser denoiser(setup, s.world, stream, s.timing);
-  denoiser.load_expert(0, s.callbacks.cancelled);
+  const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
+  if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
+  denoiser.load_first_expert(made, s.callbacks.cancelled);
   const int64_t before = segment * plan.steps();
   Denoiser::Callbacks inner;
   inner.cancelled = s.callbacks.cancelled;
@@ -218,16 +237,24 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
       s.dump(v).add(fmt::format("{}velocity.{}", prefix, done.step), done.velocity.slice(0, v, v + 1));
       s.dump(v).add(fmt::format("{}latents.{}", prefix, done.step), done.latents.slice(0, v, v + 1));
     }
+    ++s.steps_made;
+    if (s.callbacks.latents) {
+      if (first) s.callbacks.latents(before + done.step, done.timestep, done.latents);
+      s.world.broadcast(0, done.latents.raw(), done.latents.bytes(), "latents of a callback");
+    }
+    if (s.journal() != nullptr) {
+      RunRecord record = s.record(segment);
+      record.denoise = denoiser.state();
+      s.journal()->record(std::move(record));
+    }
+    // Behind the record: when a step is told, the one before it is on the disk.
     if (first && s.callbacks.step) s.callbacks.step(before + done.step + 1, plan_.total_steps(), done.seconds);
     preview.after(done, before);
-    if (!s.callbacks.latents) return;
-    if (first) s.callbacks.latents(before + done.step, done.timestep, done.latents);
-    s.world.broadcast(0, done.latents.raw(), done.latents.bytes(), "latents of a callback");
   };
   if (first) inner.layer = s.callbacks.layer;
-  if (first && s.callbacks.step && segment == 0) s.callbacks.step(0, plan_.total_steps(), 0);
+  if (first && s.callbacks.step && (segment == 0 || made > 0)) s.callbacks.step(before + made, plan_.total_steps(), 0);
   phase.emplace(lane, "phase: denoise");
-  denoiser.run(s.latents, inner);
+  denoiser.run(s.latents, inner, made > 0 ? &from->denoise : nullptr);
   phase.reset();
   s.bytes_sent += static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
   add(denoiser.attention_counters(), s.attention);
@@ -238,17 +265,29 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   if (trace != nullptr && last && stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *trace);
 }
 
+// The final latents of a segment that another process has denoised.
+void Run::take_latents(PassState& s, const RunRecord& from) {
+  for (int64_t v = 0; v < plan_.videos; ++v)
+    fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], from.segment, s.latents_of(v));
+  std::memcpy(s.latents.view().raw(), from.latents.view().raw(), s.latents.view().bytes());
+  const bool last = from.segment + 1 == plan_.segments.count;
+  if (s.pass.trace != nullptr && last && s.pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *s.pass.trace);
+}
+
 // From latents to frames of the output, and to those that the next segment begins with.
 void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latents) {
   const Segments& segments = plan_.segments;
-  DecodedPart part;
-  part.left_out = segment > 0 ? segments.shared : 0;
-  part.first = segments.begin(segment) + part.left_out;
-  part.frames = std::min(segments.frames - part.left_out, options_.num_frames - part.first);
-  part.last = segment + 1 == segments.count;
+  DecodedPart part = part_of(segment);
   const Shape frame{options_.height, options_.width, 3};
   const bool first = s.world.rank() == 0;
-  if (!part.last) s.tail = Tensor::uninitialized(DType::kF32, {segments.shared, frame[0], frame[1], frame[2]});
+  const RunRecord* from = s.from(segment);
+  const bool goes_on = from != nullptr && from->decode;
+  // Its first frames may be decoded already.
+  if (!part.last) {
+    s.tail = goes_on && from->tail
+                 ? copy_of(from->tail)
+                 : Tensor::uninitialized(DType::kF32, {segments.shared, frame[0], frame[1], frame[2]});
+  }
   if (first && !part.last) part.tail = s.tail;
   s.memory.begin(planner::kVae);
   NoFrames nobody;
@@ -256,31 +295,76 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
   for (Output& output : s.pass.outputs) {
     FrameSink* sink = output.sink.get();
     if (first && sink == nullptr) sink = &nobody;
-    if (segment == 0) {
-      const Shape clip{options_.num_frames, frame[0], frame[1], frame[2]};
-      output.floats = output.dump.reserve("frames", DType::kF32, clip);
-      output.bytes = output.dump.reserve("frames_u8", DType::kU8, clip);
-    }
+    reserve_frames(output);
     if (model_.kind.animation.taken && first) {
       part.decoded = output.dump.reserve(fmt::format("segment.{}.decoded", segment), DType::kF32,
                                          {1, 3, segments.frames, frame[0], frame[1]});
     }
     to.push_back({sink, output.floats, output.bytes, part, [&] { finish(output, s.timing); }});
   }
-  decode_frames(s.stage, s.world, open_.vae_decoder, latents, to);
+  const auto record = [&] {
+    RunRecord denoised = s.record(segment);
+    denoised.denoised = true;
+    return denoised;
+  };
+  std::optional<JournaledDecode> journaled;
+  if (s.pass.journal != nullptr && !s.pass.journal->folder.empty())
+    journaled = {s.pass.journal->folder, s.journal(), goes_on ? &*from->decode : nullptr, record};
+  if (s.journal() != nullptr && !goes_on) s.journal()->record(record());
+  decode_frames(s.stage, s.world, open_.vae_decoder, latents, to, journaled ? &*journaled : nullptr);
   if (part.last) return;
   s.world.broadcast(0, s.tail.view().raw(), s.tail.view().bytes(), "frames that segments share");
+  if (s.journal() == nullptr) return;
+  RunRecord next;
+  next.segment = segment + 1;
+  next.tail = copy_of(s.tail);
+  next.step_cache = s.step_cache;
+  s.journal()->record(std::move(next));
+}
+
+// One that another process has made: its frames are in the journal.
+void Run::skip_segment(PassState& s, int64_t segment) {
+  for (int64_t v = 0; v < plan_.videos; ++v)  // the next one's noise is drawn behind this one's
+    fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], segment, s.latents_of(v));
+  if (s.journal() == nullptr || s.pass.outputs.front().sink == nullptr) return;
+  Output& output = s.pass.outputs.front();  // a batch has one segment
+  reserve_frames(output);
+  replay_frames(s.stage, *s.journal(), {output.sink.get(), output.floats, output.bytes, part_of(segment)}, 0);
+}
+
+// Where a segment's frames are in the output.
+DecodedPart Run::part_of(int64_t segment) const {
+  const Segments& segments = plan_.segments;
+  DecodedPart part;
+  part.left_out = segment > 0 ? segments.shared : 0;
+  part.first = segments.begin(segment) + part.left_out;
+  part.frames = std::min(segments.frames - part.left_out, options_.num_frames - part.first);
+  part.last = segment + 1 == segments.count;
+  return part;
+}
+
+void Run::reserve_frames(Output& output) const {
+  if (output.bytes || !output.dump.on()) return;
+  const Shape clip{options_.num_frames, options_.height, options_.width, 3};
+  output.floats = output.dump.reserve("frames", DType::kF32, clip);
+  output.bytes = output.dump.reserve("frames_u8", DType::kU8, clip);
 }
 
 std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
   PassState s(*this, world, pass, callbacks);
+  if (pass.journal != nullptr && pass.journal->resumes) s.step_cache = pass.journal->from.step_cache;
   trace::Timing& timing = s.timing;
   for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
   std::vector<Video> results(videos_.size());
   for (int64_t segment = 0; segment < plan_.segments.count; ++segment) {
     const bool last = segment + 1 == plan_.segments.count;
+    if (pass.journal != nullptr && pass.journal->resumes && segment < pass.journal->from.segment) {
+      skip_segment(s, segment);
+      continue;
+    }
     try {
-      denoise_segment(s, segment);
+      if (const RunRecord* from = s.from(segment); from != nullptr && from->denoised) take_latents(s, *from);
+      else denoise_segment(s, segment);
     } catch (...) {
       // Ranks that stopped at different blocks would gather different ones the next time.
       if (pass.layout.weight_shards > 1) pass.experts.release_kept();
@@ -317,7 +401,7 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
     result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention, result.layout) +
                     timing.to_string() + s.memory.text();
     compare_with_plan(timing, s.attention, pass, result);
-    result.summary = short_summary(timing, plan_.total_steps(), result);
+    result.summary = short_summary(timing, s.steps_made, result);
   }
   return results;
 }

@@ -42,29 +42,18 @@ void look_beside(const fs::path& yaml, fs::path& named) {
   const fs::path beside = yaml.parent_path() / named;
   if (fs::exists(beside, ignored)) named = beside.lexically_normal();
 }
-void look_beside(const fs::path& yaml, std::string& named) {
-  if (named.find('\n') != std::string::npos) return;  // lines of prompts, no file
-  fs::path path = named;
-  look_beside(yaml, path);
-  if (path != named) named = path.string();
-}
-void look_beside(const fs::path& yaml, LoraFile& lora) { look_beside(yaml, lora.file); }
-template <typename Named>
-void look_beside(const fs::path& yaml, std::vector<Named>& all) {
-  for (Named& named : all) look_beside(yaml, named);
-}
-
 bool names_file(const std::string& prompt) { return prompt.starts_with('@') && !prompt.starts_with("@@"); }
 
 }  // namespace
 
-void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set) {
-  set.load_yaml(file);
-  // Keys that an earlier file or word set are none of this file's.
-  const auto beside = [&](const char* key, auto& named) {
-    if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
+void for_each_input(GenerateOptions& options, const std::function<void(const char* key, fs::path& file)>& visit) {
+  const auto visit_text = [&](const char* key, std::string& named) {
+    if (named.empty() || named.find('\n') != std::string::npos) return;  // lines of prompts are no file
+    fs::path file = named;
+    visit(key, file);
+    if (file != named) named = file.string();
   };
-  for (const auto& [key, named] : file_keys()) beside(key.c_str(), options.*named);
+  for (const auto& [key, named] : file_keys()) visit_text(key.c_str(), options.*named);
   for (const auto& [key, named] :
        std::initializer_list<std::pair<const char*, std::string*>>{{"model", &options.model},
                                                                    {"prompts", &options.prompts},
@@ -77,17 +66,26 @@ void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set)
                                                                    {"background_video", &options.background_video},
                                                                    {"latents", &options.latents},
                                                                    {"hardware", &options.hardware}})
-    beside(key, *named);
+    visit_text(key, *named);
   for (const auto& [key, named] : std::initializer_list<std::pair<const char*, std::vector<LoraFile>*>>{
            {"lora", &options.lora}, {"lora_high", &options.lora_high}, {"lora_low", &options.lora_low}})
-    beside(key, *named);
-  beside("reference_images", options.reference_images);
+    for (LoraFile& lora : *named) visit(key, lora.file);
+  for (std::string& picture : options.reference_images) visit_text("reference_images", picture);
+}
+
+void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set) {
+  set.load_yaml(file);
+  // Keys that an earlier file or word set are none of this file's.
+  const auto beside = [&](const char* key, fs::path& named) {
+    if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
+  };
+  for_each_input(options, beside);
   for (const auto& [key, prompt] : std::initializer_list<std::pair<const char*, std::string*>>{
            {"prompt", &options.prompt}, {"negative_prompt", &options.negative_prompt}}) {
     if (!names_file(*prompt)) continue;
-    std::string named = prompt->substr(1);
+    fs::path named = prompt->substr(1);
     beside(key, named);
-    *prompt = "@" + named;
+    *prompt = fmt::format("@{}", named.string());
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "base/options.h"
@@ -20,6 +21,10 @@ OptionSet describe(RunSettings& settings);
 
 // The YAML file that a word of the command line names, as FILE.yml or config=FILE; empty where it names none.
 std::filesystem::path config_file(const std::string& word);
+
+// Every file and folder that the run reads, or name that may be one, with its key.
+void for_each_input(GenerateOptions& options,
+                    const std::function<void(const char* key, std::filesystem::path& file)>& visit);
 
 // Sets what a YAML file says. Relative paths in it that are read (model, weights, LoRA files, pictures, videos) are
 // looked for beside that file, then from where the program was called. Throws Error with file and line.

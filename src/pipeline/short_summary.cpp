@@ -16,8 +16,12 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
   for (const char* part : {"text encoder", "image encoder", "VAE encode", "face encoder"})
     if (const double seconds = timing.seconds(fmt::format("Inference/Conditioning/{}", part)); seconds > 0)
       text += fmt::format("{} {}, ", part, duration_text(seconds));
-  text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),
-                      duration_text(denoise / static_cast<double>(steps)));
+  if (steps > 0) {
+    text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),
+                        duration_text(denoise / static_cast<double>(steps)));
+  } else {
+    text += "denoised before";
+  }
   if (const double decode = timing.seconds("Inference/VAE decode"); decode > 0)
     text += fmt::format(", VAE decode {}", duration_text(decode));
   text += '\n';

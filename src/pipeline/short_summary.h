@@ -10,8 +10,8 @@
 
 namespace zoetrope::pipeline {
 
-// Time, memory, and where the prediction was furthest off, of which `result` has memory and prediction; a line feed at
-// the end of each line.
+// `steps`: those that this run made. Time, memory, and where the prediction was furthest off, of which `result` has
+// memory and prediction; a line feed at the end of each line.
 std::string short_summary(const trace::Timing& timing, int64_t steps, const Video& result);
 
 }  // namespace zoetrope::pipeline

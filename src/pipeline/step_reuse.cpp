@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
+#include "tensor/copy_of.h"
 #include "tensor/half.h"
 
 namespace zoetrope::pipeline {
@@ -44,8 +45,8 @@ StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& str
       train_timesteps_(static_cast<double>(plan.solver.num_train_timesteps)),
       cache_(sampling::make_step_cache(plan.step_count, plan.step_cache)) {
   if (cache_ == nullptr) return;
-  if (cache_->distance() == sampling::StepDistance::kLatents && world.rank() == 0) {
-    reference_ = Tensor(DType::kF32, {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]});
+  if ((cache_->distance() == sampling::StepDistance::kLatents || keeps_residual()) && world.rank() == 0) {
+    reference_ = Tensor(DType::kF32, {plan.videos, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]});
   }
   if (!branches_apart()) return;
   filter_.emplace(plan.latent[1], plan.latent[2]);
@@ -101,8 +102,9 @@ void StepReuse::add_conditional(Stream& stream, const TensorView& conditional, D
   });
 }
 
-void StepReuse::count(const sampling::StepDecision& decision, double seconds) {
+void StepReuse::count(int64_t step, const sampling::StepDecision& decision, double seconds) {
   const bool full = decision.work == sampling::StepWork::kFull;
+  if (full) full_step_ = step;
   pattern_ += full ? kComputed : kReused;
   reused_ += full ? 0 : 1;
   (full ? full_seconds_ : reused_seconds_) += seconds;
@@ -117,6 +119,32 @@ std::optional<StepCacheReport> StepReuse::report() const {
   const auto full = static_cast<double>(static_cast<int64_t>(pattern_.size()) - reused_);
   if (full > 0) report.seconds_saved = static_cast<double>(reused_) * full_seconds_ / full - reused_seconds_;
   return report;
+}
+
+void StepReuse::save(DenoiseState& state) const {
+  if (cache_ == nullptr) return;
+  state.cache = cache_->state();
+  state.embedding.assign(embedding_.begin(), embedding_.end());  // of float32 values
+  state.pattern = pattern_;
+  state.full_seconds = full_seconds_;
+  state.reused_seconds = reused_seconds_;
+  state.full_step = full_step_;
+  if (reference_) state.full_latents = copy_of(reference_);
+}
+
+void StepReuse::restore(const DenoiseState& state) {
+  if (cache_ == nullptr) return;
+  cache_->restore(state.cache);
+  embedding_.assign(state.embedding.begin(), state.embedding.end());
+  pattern_ = state.pattern;
+  reused_ = std::count(pattern_.begin(), pattern_.end(), kReused);
+  full_seconds_ = state.full_seconds;
+  reused_seconds_ = state.reused_seconds;
+  full_step_ = state.full_step;
+  if (!reference_) return;
+  if (!state.full_latents || !(state.full_latents.shape() == reference_.shape()))
+    fail("the state of a step cache lacks the latents of its last full step");
+  std::memcpy(reference_.view().raw(), state.full_latents.view().raw(), reference_.view().bytes());
 }
 
 std::string step_cache_text(const StepCacheReport& report) {

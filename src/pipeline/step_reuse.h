@@ -16,6 +16,7 @@
 #include "models/sampling/frequency.h"
 #include "models/sampling/step_cache.h"
 #include "pipeline/plan.h"
+#include "pipeline/run_record.h"
 
 namespace zoetrope::pipeline {
 
@@ -24,6 +25,7 @@ class StepReuse {
   // Books what the cache of `plan` needs, nothing without one.
   StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream);
 
+  bool reuses(sampling::StepWork work) const { return cache_ != nullptr && cache_->reuse() == work; }
   bool keeps_residual() const { return reuses(sampling::StepWork::kReuseResidual); }
   bool branches_apart() const { return reuses(sampling::StepWork::kConditionalOnly); }
 
@@ -40,18 +42,21 @@ class StepReuse {
   static void add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out);
 
   // After each step.
-  void count(const sampling::StepDecision& decision, double seconds);
+  void count(int64_t step, const sampling::StepDecision& decision, double seconds);
   std::optional<StepCacheReport> report() const;  // none without a cache
+  // Fills what a state says of the cache, and goes on from there: rank 0's, which is then given to every rank.
+  void save(DenoiseState& state) const;
+  void restore(const DenoiseState& state);
 
  private:
-  bool reuses(sampling::StepWork work) const { return cache_ != nullptr && cache_->reuse() == work; }
   double moved(const TensorView& latents, const EmbedTime& embed);
 
   comm::Communicator& world_;
   const double train_timesteps_;
   std::unique_ptr<sampling::StepCache> cache_;  // of rank 0; the others ask it for its kind only
   std::vector<double> embedding_;               // of the step before
-  Tensor reference_;                            // [1, C, T, h, w] F32: the latents of the last full step, on rank 0
+  Tensor reference_;                            // [V, C, T, h, w] F32: the latents of the last full step, on rank 0
+  int64_t full_step_ = -1;                      // that step
   std::optional<sampling::FrequencyFilter> filter_;
   std::vector<std::vector<double>> scratch_;  // of each thread
 

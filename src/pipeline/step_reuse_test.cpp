@@ -48,7 +48,7 @@ TEST(StepReuse, EveryRankDoesWhatRank0Decided) {
     for (int64_t step = 0; step < 5; ++step) {
       const float moved = world.rank() == 0 ? 0.0f : 100.0f * static_cast<float>(step);
       const sampling::StepDecision decision = reuse.decide(step, 900, latents_of(moved), never);
-      reuse.count(decision, 1);
+      reuse.count(step, decision, 1);
       if (decision.work == sampling::StepWork::kReuseVelocity) ++reused;
     }
     EXPECT_EQ(reuse.report()->pattern, "Crrrr");
@@ -63,7 +63,7 @@ TEST(StepReuse, LatentsAreComparedWithThoseOfTheLastFullStep) {
     // From 0 by 0.1 a step: distances 0.1, 0.2, 0.3 add up to 0.6; the fourth would make it 1.
     for (int64_t step = 0; step < 8; ++step) {
       const Tensor latents = latents_of(0.1f * static_cast<float>(step));
-      reuse.count(reuse.decide(step, 900, latents, {}), 1);
+      reuse.count(step, reuse.decide(step, 900, latents, {}), 1);
     }
     EXPECT_EQ(reuse.report()->pattern, "CrrrCrrr");
   });
@@ -90,7 +90,7 @@ TEST(StepReuse, EmbeddingsAreComparedWithThoseOfTheStepBefore) {
         const auto embed = [&](sampling::StepDistance distance) -> TensorView {
           return (distance == sampling::StepDistance::kTimeEmbedding) == projection ? bad : good;
         };
-        reuse.count(reuse.decide(step, 900, latents_of(0), embed), 1);
+        reuse.count(step, reuse.decide(step, 900, latents_of(0), embed), 1);
       }
       // 0.2, 0.4 are below, 0.6 is not.
       EXPECT_EQ(reuse.report()->pattern, projection ? "CCCCCrrCrrCr" : "CrrCrrCrrCrC");
@@ -160,10 +160,10 @@ TEST(StepReuse, SecondsSavedAreThoseOfTheReusedStepsAtThePaceOfTheOthers) {
   comm::run_ranks(1, [](comm::Communicator& world) {
     Stream stream(1);
     StepReuse reuse(plan_with(sampling::CfgCacheSettings(), 4), world, stream);
-    reuse.count({}, 10);
-    reuse.count({sampling::StepWork::kConditionalOnly}, 6);
-    reuse.count({}, 12);
-    reuse.count({sampling::StepWork::kConditionalOnly}, 5);
+    reuse.count(0, {}, 10);
+    reuse.count(1, {sampling::StepWork::kConditionalOnly}, 6);
+    reuse.count(2, {}, 12);
+    reuse.count(3, {sampling::StepWork::kConditionalOnly}, 5);
     const StepCacheReport report = *reuse.report();
     EXPECT_EQ(report.name, "CFG cache");
     EXPECT_EQ(report.reused, 2);

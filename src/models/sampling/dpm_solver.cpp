@@ -47,6 +47,15 @@ class DpmSolver final : public Solver {
     }
   }
 
+  SolverState state() const override { return {next_, {}, {newer_, older_}}; }
+
+  void restore(const SolverState& state, size_t size) override {
+    check_state(state, size, 0, 2);
+    next_ = state.next;
+    newer_ = state.arrays[0];
+    older_ = state.arrays[1];
+  }
+
  private:
   const int order_;
   const VelocityDType velocity_;

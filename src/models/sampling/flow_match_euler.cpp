@@ -21,10 +21,19 @@ class FlowMatchEuler final : public Solver {
                       ? round_bf16(sample[k] + round_bf16(round_bf16(difference) * velocity[k]))
                       : sample[k] + difference * velocity[k];
     }
+    next_ = index + 1;
+  }
+
+  // Nothing is remembered but the place.
+  SolverState state() const override { return {next_, {}, {}}; }
+  void restore(const SolverState& state, size_t size) override {
+    check_state(state, size, 0, 0);
+    next_ = state.next;
   }
 
  private:
   const VelocityDType velocity_;
+  int64_t next_ = 0;
 };
 
 }  // namespace

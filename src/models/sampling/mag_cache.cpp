@@ -40,6 +40,17 @@ class MagCache final : public StepCache {
     return {reuse()};
   }
 
+  std::vector<double> state() const override {
+    return {ratio_[0], ratio_[1], error_[0], error_[1], static_cast<double>(skipped_), has_residual_ ? 1.0 : 0.0};
+  }
+  void restore(const std::vector<double>& state) override {
+    check_state(state, 6);
+    ratio_ = {state[0], state[1]};
+    error_ = {state[2], state[3]};
+    skipped_ = static_cast<int64_t>(state[4]);
+    has_residual_ = state[5] != 0;
+  }
+
  private:
   // One decision for both branches: each must stay below the threshold.
   void restart() {

@@ -25,6 +25,14 @@ class SenCache final : public StepCache {
     return compute(time);
   }
 
+  std::vector<double> state() const override { return {time_, moved_, static_cast<double>(skipped_)}; }
+  void restore(const std::vector<double>& state) override {
+    check_state(state, 3);
+    time_ = state[0];
+    moved_ = state[1];
+    skipped_ = static_cast<int64_t>(state[2]);
+  }
+
  private:
   StepDecision compute(double time) {
     time_ = time;

@@ -56,6 +56,16 @@ void Solver::set_levels(NoiseLevels levels) {
   sigmas_ = std::move(levels.sigmas);
 }
 
+void Solver::check_state(const SolverState& state, size_t size, size_t counters, size_t arrays) const {
+  if (state.next < 1 || state.next > steps()) fail("the state of a solver is after step {} of {}", state.next, steps());
+  if (state.counters.size() != counters || state.arrays.size() != arrays) {
+    fail("the state of a solver has {} counters and {} arrays instead of {} and {}", state.counters.size(),
+         state.arrays.size(), counters, arrays);
+  }
+  for (const std::vector<float>& array : state.arrays)
+    if (array.size() != size) fail("the state of a solver has {} values instead of {}", array.size(), size);
+}
+
 std::unique_ptr<Solver> Solver::create(const SolverConfig& asked) {
   constexpr double kMinShift = 1e-3, kMaxShift = 1e3;
   constexpr int64_t kMaxTrainTimesteps = 1'000'000;

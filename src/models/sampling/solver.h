@@ -38,6 +38,13 @@ struct SolverConfig {
 
 struct NoiseLevels;
 
+// What a solver remembers from the steps it has made: to go on with another one of the same configuration.
+struct SolverState {
+  int64_t next = 0;                        // the step that follows
+  std::vector<int64_t> counters;           // each kind its own
+  std::vector<std::vector<float>> arrays;  // likewise, each of the size of the sample
+};
+
 class Solver {
  public:
   static std::unique_ptr<Solver> create(const SolverConfig& config);  // values out of range: Error
@@ -51,8 +58,15 @@ class Solver {
   // guidance applied. Steps come in order; index 0 begins a new run of any size.
   virtual void step(int64_t index, std::span<const float> velocity, std::span<float> sample) = 0;
 
+  // After at least one step. restore() takes a state of a solver of this configuration; throws Error for one that
+  // cannot be that of a sample of `size` values.
+  virtual SolverState state() const = 0;
+  virtual void restore(const SolverState& state, size_t size) = 0;
+
  protected:
   void set_levels(NoiseLevels levels);
+  // Throws Error unless the state is between the first and the last step and has so many counters and arrays.
+  void check_state(const SolverState& state, size_t size, size_t counters, size_t arrays) const;
 
   std::vector<float> timesteps_;
   std::vector<float> sigmas_;

@@ -1,5 +1,7 @@
 #include "models/sampling/step_cache.h"
 
+#include "base/error.h"
+
 namespace zoetrope::sampling {
 namespace {
 
@@ -13,6 +15,12 @@ struct Make {
 };
 
 }  // namespace
+
+void StepCache::check_state(const std::vector<double>& state, size_t size) {
+  if (state.size() != size) fail("the state of a step cache has {} numbers instead of {}", state.size(), size);
+}
+
+void StepCache::restore(const std::vector<double>& state) { check_state(state, 0); }
 
 std::unique_ptr<StepCache> make_step_cache(const StepCount& count, const StepCacheSettings& settings) {
   return std::visit(Make{count}, settings);

@@ -50,6 +50,13 @@ class StepCache {
   // Steps come in order, each once; step 0 begins a new run. `time` is the timestep over num_train_timesteps, from 1 to
   // 0. `moved` is distance(), anything where that is kNone or no step has been full yet.
   virtual StepDecision decide(int64_t step, double time, double moved) = 0;
+  // What it remembers from the steps so far: to go on with another cache of the same settings. restore() throws Error
+  // for a list that cannot be this cache's.
+  virtual std::vector<double> state() const { return {}; }
+  virtual void restore(const std::vector<double>& state);
+
+ protected:
+  static void check_state(const std::vector<double>& state, size_t size);
 };
 
 // Z. Ma et al., "MagCache: Fast Video Generation with Magnitude-Aware Cache", 2025. The residual of all blocks changes

@@ -33,6 +33,12 @@ class TeaCache final : public StepCache {
     return {};
   }
 
+  std::vector<double> state() const override { return {change_}; }
+  void restore(const std::vector<double>& state) override {
+    check_state(state, 1);
+    change_ = state[0];
+  }
+
  private:
   bool retained(int64_t step) const {
     constexpr int64_t kRetentionSteps = 5, kFirst = 1, kLast = 1;

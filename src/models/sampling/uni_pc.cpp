@@ -33,6 +33,21 @@ class UniPC final : public Solver {
     next_ = index + 1;
   }
 
+  SolverState state() const override { return {next_, {order_, steps_done_}, {older_, newer_, last_sample_}}; }
+
+  void restore(const SolverState& state, size_t size) override {
+    check_state(state, size, 2, 3);
+    for (const int64_t counter : state.counters)
+      if (counter < 1 || counter > config_.solver_order) fail("the state of UniPC has order {}", counter);
+    restart(size);
+    next_ = state.next;
+    order_ = static_cast<int>(state.counters[0]);
+    steps_done_ = static_cast<int>(state.counters[1]);
+    older_ = state.arrays[0];
+    newer_ = state.arrays[1];
+    last_sample_ = state.arrays[2];
+  }
+
  private:
   // The common part of predictor and corrector, from level s to level t: x_t = ratio·x − scale·(m0 + …).
   struct Span {

@@ -26,6 +26,23 @@ namespace zoetrope::wan {
 // patches of two.
 using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
 
+// A decoding that stops between two latent frames and goes on elsewhere, with any split: what is remembered of the
+// frames so far. The layers have frames in a fixed order, each [rows, W, C] of the weights' dtype; some are empty.
+struct DecodeStops {
+  struct Remembered {
+    TensorView values;  // of the part's rows [rows, W, C], any strides; null: empty
+    IndexRange rows;    // of the picture at this layer
+    int64_t height = 0;
+  };
+  // After latent frame `done` − 1, when the sink has its frames; valid during the call.
+  std::function<void(int64_t done, const std::vector<Remembered>& frames)> after;
+
+  int64_t first = 0;  // latent frames that are done already; above 0 the two below are needed
+  // [H, W, C] of remembered frame `index`, of the whole picture; rank 0: empty. Copies a row of it to `to`, [W, C].
+  std::function<Shape(size_t index)> shape;
+  std::function<void(size_t index, int64_t row, const TensorView& to)> read;
+};
+
 // One use at a time; keeps its buffers for the next clip of the same size. Probes see "conv_in", "mid_block",
 // "up_blocks.i" and "conv_out" as [C, n, H, W] F32, several times a clip: joined along time they are the whole tensor.
 // Where there are patches these are values of patches, not of pixels.
@@ -39,6 +56,11 @@ class VaeDecoder {
   // Frames reach the sink as soon as they are computed, before later latent frames.
   void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {},
               const RowSplit& split = {});
+
+  // The rest of a clip, and word of what is remembered after each latent frame. `latents` are those of the whole clip,
+  // and frames count from its beginning; `first_frame` is the first that the sink gets.
+  void decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameSink& sink,
+              const RowSplit& split, const DecodeStops& stops);
 
   // As decode() of a whole picture, but the sink gets the output of the last layer, before the clamp and with patches
   // as channels: [n, h, w, C] F32, and may change it.

@@ -45,10 +45,14 @@ class PastFrames {
   // Oldest first, empty where the clip had not begun.
   std::array<TensorView, 3> with(const Frame& present) const;
   void push(Frame present);
+  std::array<Frame*, 2> frames() { return {&older_, &newer_}; }  // oldest first
 
  private:
   Frame older_, newer_;
 };
+
+// Every PastFrames of a layer, in order.
+using EachPast = std::function<void(PastFrames&)>;
 
 // A 3×3×3 convolution, causal in time.
 class CausalConv {
@@ -57,6 +61,7 @@ class CausalConv {
   void start() { past_.start(); }
   int64_t out_channels() const { return weights_.op.problem().out_channels; }
   void run(const VaeRun& run, Frame x, const kernels::FrameConvOutput& out);
+  void each_past(const EachPast& visit) { visit(past_); }
 
  private:
   const ConvWeights& weights_;
@@ -73,6 +78,10 @@ class ResidualBlock {
   // not empty, is added to the result.
   enum class Raw : uint8_t { kKeep, kDrop };
   Values run(const VaeRun& run, Values x, const NextNorm& next, Raw keep = Raw::kKeep, Frame more = {});
+  void each_past(const EachPast& visit) {
+    conv1_.each_past(visit);
+    conv2_.each_past(visit);
+  }
 
  private:
   const ResidualWeights& weights_;
@@ -86,6 +95,10 @@ class MiddleBlock {
   void start();
   NextNorm first_norm() const { return first_.first_norm(); }
   Values run(const VaeRun& run, Values x, const NextNorm& next);
+  void each_past(const EachPast& visit) {
+    first_.each_past(visit);
+    last_.each_past(visit);
+  }
 
  private:
   Values attend(const VaeRun& run, Values x, const NextNorm& next);
@@ -104,6 +117,8 @@ class Upsampler {
   void start();
   // The sink takes the results in order. What `around` has taken is added to them; nullptr: nothing.
   void run(const VaeRun& run, Frame x, const NextNorm& next, const CopyShortcut* around, const Sink& sink);
+  void each_past(const EachPast& visit) { visit(past_); }
+  void go_on() { first_ = false; }  // the first frame of the clip has passed
 
  private:
   // As frame `frame` of those that one of the shortcut becomes.

@@ -1,6 +1,8 @@
 // Latents to frames. The stages form a tree in time: a latent frame becomes two frames, these become four, and each
 // runs to the end before the next one starts, so that large frames exist one at a time.
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "models/wan/vae/vae.h"
@@ -31,6 +33,47 @@ struct VaeDecoder::Impl {
     for (Stage<Upsampler>& stage : stages) stage.start();
     out.start();
     next_frame = 0;
+  }
+
+  void each_past(const EachPast& visit) {
+    in.each_past(visit);
+    middle.each_past(visit);
+    for (Stage<Upsampler>& stage : stages) {
+      for (ResidualBlock& block : stage.resnets) block.each_past(visit);
+      if (stage.resampler) stage.resampler->each_past(visit);
+    }
+    out.each_past(visit);
+  }
+
+  std::vector<DecodeStops::Remembered> remembered() {
+    std::vector<DecodeStops::Remembered> all;
+    each_past([&](PastFrames& past) {
+      for (const Frame* frame : past.frames()) {
+        DecodeStops::Remembered& one = all.emplace_back();
+        if (*frame) one = {frame->view(), frame->place().rows, frame->place().height};
+      }
+    });
+    return all;
+  }
+
+  // Rows of the part and, where the picture is split, those at its borders.
+  void remember(const VaeRun& run, const FrameRows& latent, const DecodeStops& stops) {
+    size_t index = 0;
+    each_past([&](PastFrames& past) {
+      for (Frame* frame : past.frames()) {
+        const size_t number = index++;
+        const Shape shape = stops.shape(number);
+        if (shape.rank() == 0) continue;
+        const int64_t scale = shape[0] / latent.height;
+        const FrameRows place{{scale * latent.rows.begin, scale * latent.rows.end}, shape[0], shape[1]};
+        *frame = run.take(place, shape[2]);
+        const int64_t first = std::max<int64_t>(0, place.rows.begin - 1);
+        const int64_t end = std::min(place.height, place.rows.end + 1);
+        for (int64_t row = first; row < end; ++row) stops.read(number, row, frame->row(row - place.rows.begin));
+      }
+    });
+    for (Stage<Upsampler>& stage : stages)
+      if (stage.resampler) stage.resampler->go_on();
   }
 
   void run_latent(const VaeRun& run, const FrameRows& place, const TensorView& latent /* [z, h, w] */) {
@@ -109,7 +152,7 @@ struct VaeDecoder::Impl {
 
   enum class Wanted : uint8_t { kPixels, kValues };
   void decode(Stream& stream, const TensorView& latents, Wanted what, const FrameSink& frames, const Probe& watcher,
-              const RowSplit& split) {
+              const RowSplit& split, const DecodeStops& stops, int64_t first_frame) {
     const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
     const int64_t channels = weights.layout.quant.in;
     if (z.extent(0) != channels || z.size() == 0) {
@@ -123,7 +166,12 @@ struct VaeDecoder::Impl {
     start();
     pool.trim_to(place);
     const VaeRun run{stream, pool, split.exchange};
-    for (int64_t t = 0; t < z.extent(1); ++t) run_latent(run, place, z.select(1, t));
+    if (stops.first > 0) remember(run, place, stops);
+    next_frame = first_frame;
+    for (int64_t t = stops.first; t < z.extent(1); ++t) {
+      run_latent(run, place, z.select(1, t));
+      if (stops.after) stops.after(t + 1, remembered());
+    }
     start();  // gives the histories back for whoever comes next
   }
 
@@ -155,11 +203,16 @@ VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 
 void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe,
                         const RowSplit& split) {
-  impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, probe, split);
+  impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, probe, split, {}, 0);
+}
+
+void VaeDecoder::decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameSink& sink,
+                        const RowSplit& split, const DecodeStops& stops) {
+  impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, {}, split, stops, first_frame);
 }
 
 void VaeDecoder::decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink) {
-  impl_->decode(stream, latents, Impl::Wanted::kValues, sink, {}, {});
+  impl_->decode(stream, latents, Impl::Wanted::kValues, sink, {}, {}, {}, 0);
 }
 
 size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes() + impl_->pixels.view().bytes(); }

@@ -1,0 +1,242 @@
+#include "pipeline/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "zoetrope/version.h"
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/words.h"
+#include "io/checksum.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kState = "state.safetensors";
+constexpr const char* kPrevious = "previous.safetensors";
+constexpr const char* kFrames = "frames.f32";
+constexpr const char* kLock = "lock";
+constexpr const char* kDecoder = "decoder.";
+
+// Held until the process ends, however it ends.
+int locked(const fs::path& folder) {
+  const fs::path file = folder / kLock;
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail("journal {}: cannot be written: {}", folder.string(), system_message(errno));
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  const int code = errno;
+  ::close(descriptor);
+  if (code != EWOULDBLOCK) fail("journal {}: cannot be locked: {}", folder.string(), system_message(code));
+  fail("journal {}: another process is using it; wait until that run ends, or end it", folder.string());
+}
+
+void write_at(int descriptor, const TensorView& frame, int64_t offset) {
+  const char* from = static_cast<const char*>(frame.raw());
+  for (size_t left = frame.bytes(); left > 0;) {
+    const ssize_t written = ::pwrite(descriptor, from, left, offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("{}", system_message(errno));
+    from += written;
+    offset += written;
+    left -= static_cast<size_t>(written);
+  }
+}
+
+uint64_t checksum_of(const TensorView& frame) {
+  return io::checksum(static_cast<const std::byte*>(frame.raw()), frame.bytes());
+}
+
+// "a is 1 there and 2 here" for each key that differs.
+std::vector<std::string> differences(const std::map<std::string, std::string>& kept,
+                                     const std::map<std::string, std::string>& asked) {
+  const auto word = [](const std::map<std::string, std::string>& of, const std::string& key) {
+    const auto found = of.find(key);
+    if (found == of.end()) return std::string("missing");
+    return found->second.empty() ? std::string("unset") : found->second;
+  };
+  std::vector<std::string> all;
+  std::map<std::string, std::string> keys = kept;
+  keys.insert(asked.begin(), asked.end());
+  for (const auto& [key, unused] : keys) {
+    const std::string there = word(kept, key), here = word(asked, key);
+    if (there != here) all.push_back(fmt::format("{} is {} there and {} here", key, there, here));
+  }
+  return all;
+}
+
+}  // namespace
+
+fs::path decoder_file(const fs::path& folder, int64_t generation, int part) {
+  return folder / fmt::format("{}{}.{}", kDecoder, generation, part);
+}
+
+void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs::path& folder) {
+  if (const std::vector<std::string> settings = differences(kept.settings, asked.settings); !settings.empty()) {
+    fail("resume={}: the journal is of a run with other settings: {}; leave them out to go on, or begin a new run",
+         folder.string(), fmt::join(settings, ", "));
+  }
+  std::vector<std::string> files;
+  std::map<std::string, std::string> all = kept.files;
+  all.insert(asked.files.begin(), asked.files.end());
+  for (const auto& [name, unused] : all) {
+    const auto there = kept.files.find(name), here = asked.files.find(name);
+    if (there == kept.files.end() || here == asked.files.end() || there->second != here->second) files.push_back(name);
+  }
+  if (files.empty()) return;
+  fail("resume={}: the journal is of a run with another model or other inputs: {}; name those of that run",
+       folder.string(), fmt::join(files, ", "));
+}
+
+bool Journal::is_in(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kState, ignored) || fs::exists(folder / kPrevious, ignored);
+}
+
+Journal::Journal(const fs::path& folder, const Note& note) : folder_(folder), note_(note), lock_(locked(folder)) {}
+
+Journal::~Journal() { finish_writing(); }
+
+std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentity& run, const Note& note) {
+  std::error_code error;
+  fs::create_directory(folder, error);
+  if (error) fail("journal={}: cannot be made: {}", folder.string(), error.message());
+  std::unique_ptr<Journal> journal(new Journal(folder, note));
+  if (is_in(folder)) {
+    std::string done;
+    try {
+      const RunRecord record = journal->read(kState);
+      done = record.denoised ? ", with all steps done" : fmt::format(", after {} steps", record.steps_done());
+    } catch (const Error&) {  // then it is not said
+    }
+    fail("journal={}: holds a run that did not end{}; resume={} goes on with it, removing the folder gives it up",
+         folder.string(), done, folder.string());
+  }
+  journal->run_ = run;
+  if (!journal->record_now({})) fail("journal={}: cannot be written; name another folder", folder.string());
+  return journal;
+}
+
+std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& note) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) fail("resume={}: there is no such folder", folder.string());
+  if (!is_in(folder)) {
+    fail("resume={}: holds no journal of a run; a run that ended has removed it, else begin a new run with journal={}",
+         folder.string(), folder.string());
+  }
+  std::unique_ptr<Journal> journal(new Journal(folder, note));
+  try {
+    journal->resumed_ = journal->read(kState);
+  } catch (const Error& error) {
+    if (!fs::exists(folder / kPrevious, ignored)) throw;
+    journal->resumed_ = journal->read(kPrevious);
+    if (note) note(fmt::format("Note: {}; goes on from the record before", error.what()));
+  }
+  RunRecord& record = journal->resumed_;
+  journal->run_ = record.run;
+  journal->checksums_ = record.frames;
+  if (record.run.version != version() && note) {
+    note(fmt::format("Note: the journal is of version {}, and this is {}: the rest may differ in its last bits",
+                     record.run.version, version()));
+  }
+  return journal;
+}
+
+RunRecord Journal::read(const char* name) const {
+  const InputFile file(folder_ / name, InputFile::Kind::kCache);
+  std::string bytes(file.bytes(), '\0');
+  file.read(0, bytes.data(), bytes.size());
+  return RunRecord::from_bytes(bytes, (folder_ / name).string());
+}
+
+// The older record stays until the newer one is complete.
+void Journal::write(const RunRecord& record) const {
+  const std::string bytes = record.to_bytes();
+  AtomicFile file(folder_ / kState);
+  file.write(bytes.data(), bytes.size());
+  file.close();
+  std::error_code error;
+  if (fs::exists(folder_ / kState, error)) fs::rename(folder_ / kState, folder_ / kPrevious, error);
+  file.commit();
+}
+
+bool Journal::finish_writing() {
+  if (!writing_.valid()) return true;
+  try {
+    writing_.get();
+    failed_ = false;
+    return true;
+  } catch (const std::exception& error) {
+    note_failure(error.what());
+    return false;
+  }
+}
+
+void Journal::note_failure(const std::string& why) {
+  if (!std::exchange(failed_, true) && note_)
+    note_(fmt::format("Note: the journal cannot be written, and the run goes on without: {}", why));
+}
+
+void Journal::record(RunRecord next) {
+  finish_writing();
+  next.run = run_;
+  next.frames = checksums_;
+  writing_ = std::async(std::launch::async, [this, record = std::move(next)] { write(record); });
+}
+
+bool Journal::record_now(RunRecord next) {
+  record(std::move(next));
+  return finish_writing();
+}
+
+void Journal::add_frame(const TensorView& frame) {
+  if (frames_failed_) return;
+  try {
+    if (!frames_) {
+      const fs::path file = folder_ / kFrames;
+      frames_.emplace(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+      if (frames_->value() < 0) fail("{}: {}", file.string(), system_message(errno));
+    }
+    write_at(frames_->value(), frame, frames() * static_cast<int64_t>(frame.bytes()));
+    checksums_.push_back(checksum_of(frame));
+  } catch (const Error& error) {
+    frames_failed_ = true;
+    note_failure(error.what());
+  }
+}
+
+void Journal::read_frame(int64_t index, const TensorView& frame) const {
+  const InputFile file(folder_ / kFrames, InputFile::Kind::kCache);
+  file.read(static_cast<uint64_t>(index) * frame.bytes(), frame.raw(), frame.bytes());
+  if (checksum_of(frame) != checksums_.at(static_cast<size_t>(index)))
+    fail("{}: frame {} is damaged: its checksum is another", (folder_ / kFrames).string(), index);
+}
+
+void Journal::keep_frames(int64_t count) { checksums_.resize(static_cast<size_t>(count)); }
+
+void Journal::complete() {
+  finish_writing();
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kDecoder) || (name.starts_with(".zoetrope-") && name.ends_with(".partial")))
+      files.push_back(entry.path());
+  }
+  for (const char* name : {kState, kPrevious, kFrames, kLock}) files.push_back(folder_ / name);
+  for (const fs::path& file : files) fs::remove(file, ignored);
+  fs::remove(folder_, ignored);
+}
+
+}  // namespace zoetrope::pipeline

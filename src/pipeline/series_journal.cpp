@@ -1,0 +1,134 @@
+#include "pipeline/series_journal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/json.h"
+#include "pipeline/journal.h"
+#include "pipeline/run_settings.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSettings = "settings.json";
+constexpr double kLongRun = 600;  // seconds
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+// As they would be typed anywhere else.
+std::map<std::string, std::string> settings_anywhere(GenerateOptions options) {
+  const auto make_absolute = [](fs::path& file) {
+    if (is_there(file)) file = fs::absolute(file);
+  };
+  for_each_input(options, [&](const char*, fs::path& file) { make_absolute(file); });
+  for (std::string* output : {&options.output, &options.grid, &options.dump, &options.trace})
+    if (!output->empty()) *output = fs::absolute(*output).string();
+  for (std::string* prompt : {&options.prompt, &options.negative_prompt})
+    if (prompt->starts_with('@')) prompt->insert(0, 1, '@');  // it is no file
+  std::map<std::string, std::string> settings = changed_settings(options);
+  settings["output"] = options.output;
+  for (const char* key : {"journal", "resume"}) settings.erase(key);
+  return settings;
+}
+
+fs::path beside_output(const std::string& output) {
+  fs::path path = output;
+  if (!path.has_filename()) path = path.parent_path();  // frames/ is frames
+  return path.string() + ".journal";
+}
+
+bool is_stream(const std::string& output) {
+  std::error_code ignored;
+  return !fs::is_directory(output, ignored) && fs::path(output).has_filename() && output_place(output).stream;
+}
+
+}  // namespace
+
+void load_resumed_settings(const fs::path& folder, OptionSet& set) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) fail("resume={}: there is no such folder", folder.string());
+  const fs::path file = folder / kSettings;
+  if (!is_there(file) && !Journal::is_in(folder)) Journal::resume(folder, {});  // says what is missing
+  if (!is_there(file)) return;  // of a program's run, whose settings are its own
+  const JsonObject root = JsonObject::load(file);
+  for (const std::string& key : root.keys()) {
+    if (!set.knows(key)) fail("{}: there is no key '{}' in this version", file.string(), key);
+    if (set.origin(key).empty()) set.set(key, root.get<std::string>(key), file.string());
+  }
+}
+
+SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs)
+    : options_(options),
+      runs_(runs),
+      folder_(!options.resume.empty()         ? options.resume
+              : options.journal == kNoJournal ? ""
+                                              : options.journal),
+      resumes_(!options.resume.empty()),
+      is_open_(options.resume.empty() && options.journal.empty() && !is_stream(options.output)) {
+  if (resumes_ && runs > 1 && !options.grid.empty())
+    fail("grid={}: a series that is resumed has not the frames of all videos; leave it out, as grid=", options.grid);
+  make_folder();
+}
+
+void SeriesJournal::make_folder() {
+  if (!on() || runs_ == 1 || resumes_) return;
+  if (is_there(folder_ / kSettings))
+    fail(
+        "journal={}: holds videos that are not all made; resume={} goes on with them, removing the folder gives them "
+        "up",
+        folder_.string(), folder_.string());
+  made_ = std::make_unique<MadeFolder>(folder_);
+}
+
+std::optional<std::string> SeriesJournal::decide(double seconds) {
+  if (seconds * static_cast<double>(runs_) <= kLongRun) return std::nullopt;
+  folder_ = beside_output(options_.output);
+  make_folder();
+  return fmt::format(
+      "Noted in {}: after an interruption `zoetrope generate resume={}` goes on; journal=none turns it off",
+      folder_.string(), folder_.string());
+}
+
+std::string SeriesJournal::folder(size_t index) const {
+  return runs_ == 1 ? folder_.string() : (folder_ / fmt::format("{:03}", index)).string();
+}
+
+bool SeriesJournal::resumes(size_t index) const { return resumes_ && (runs_ == 1 || Journal::is_in(folder(index))); }
+
+fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + ".done"; }
+
+bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& videos) const {
+  if (!on() || runs_ == 1 || !is_there(done_file(index))) return false;
+  return std::all_of(videos.begin(), videos.end(), [](const GenerateOptions& video) { return is_there(video.output); });
+}
+
+void SeriesJournal::begin() const {
+  const fs::path file = folder_ / kSettings;
+  if (!is_there(file)) write_file(file, nlohmann::json(settings_anywhere(options_)).dump(1));
+}
+
+void SeriesJournal::note_done(size_t index) const {
+  if (on() && runs_ > 1) write_file(done_file(index), "");
+}
+
+void SeriesJournal::complete() const {
+  if (!on()) return;
+  std::error_code ignored;
+  for (size_t index = 0; runs_ > 1 && index < runs_; ++index) fs::remove(done_file(index), ignored);
+  fs::remove(folder_ / kSettings, ignored);
+  fs::remove(folder_, ignored);
+}
+
+}  // namespace zoetrope::pipeline

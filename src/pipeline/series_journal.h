@@ -1,0 +1,56 @@
+// Where `zoetrope generate` notes its videos: one run in a folder, or several with a folder each inside it, beside the
+// settings that started them. So resume=FOLDER needs no other word.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/folders.h"
+#include "base/options.h"
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::pipeline {
+
+// Sets the keys of a run that did not end, but for those that are set already. Throws Error where the folder has none.
+void load_resumed_settings(const std::filesystem::path& folder, OptionSet& set);
+
+// On rank 0's process.
+class SeriesJournal {
+ public:
+  // `runs`: how many follow one another. Throws Error for keys that do not go together.
+  SeriesJournal(const GenerateOptions& options, size_t runs);
+
+  // Whether the keys leave it to decide() if there is a journal.
+  bool is_open() const { return is_open_; }
+  // `seconds`: what one run is predicted to take. Says where the journal is, or nothing.
+  std::optional<std::string> decide(double seconds);
+
+  bool on() const { return !folder_.empty(); }
+  // Of run `index`: where it is noted, whether it has begun, and whether it is complete with its files there.
+  std::string folder(size_t index) const;
+  bool resumes(size_t index) const;
+  bool is_done(size_t index, const std::vector<GenerateOptions>& videos) const;
+
+  // When the first new run has begun: writes the settings.
+  void begin() const;
+  void note_done(size_t index) const;
+  // When all are: removes the folder.
+  void complete() const;
+
+ private:
+  std::filesystem::path done_file(size_t index) const;
+  void make_folder();
+
+  const GenerateOptions options_;
+  const size_t runs_;
+  std::filesystem::path folder_;
+  const bool resumes_, is_open_;
+  std::unique_ptr<MadeFolder> made_;  // of several
+};
+
+}  // namespace zoetrope::pipeline

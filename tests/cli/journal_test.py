@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Runs that are killed and go on: journal= and resume= as a user types them, on threads and under MPI.
+
+    journal_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
+    journal_test.py --list                the names
+"""
+import pathlib
+import shutil
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import (MPI_ENV, SMALL, Paused, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
+                     run_script, sentence)  # noqa: E402
+
+TESTS = {}
+# A machine of one device that takes a second for every layer.
+SLOW = ("description: for a test\ndevices: 1\nmemory: 80\nmemory_bandwidth: 100\nlayer_overhead: 1000000\ntoken_seconds: 0.3\n"
+        "host_read: 5\ndevices_per_host: 1\n"
+        "bf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
+        "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n")
+LONG = ["num_inference_steps=200", "seed=5"]
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def command(*arguments):
+    return [harness.PROGRAM, "generate", harness.MODEL, *SMALL, *arguments]
+
+
+def resume(cwd, *arguments, folder="j"):
+    return run([harness.PROGRAM, "generate", f"resume={folder}", *arguments], cwd)
+
+
+def killed(cwd, *arguments, wait_for="Denoise: step 20 of"):
+    """A run with the journal j that ended by SIGKILL behind a line of its progress."""
+    with Paused(cwd, command("journal=j", *arguments)) as paused:
+        paused.until(wait_for)
+        paused.send(signal.SIGKILL)
+        assert paused.release().returncode == -signal.SIGKILL
+
+
+def first_step(result):
+    """The step behind which a resumed run went on."""
+    line = next(line for line in result.stderr.splitlines() if line.startswith("Goes on after step "))
+    return int(line.split()[4])
+
+
+def frames(cwd, folder):
+    return {file.name: file.read_bytes() for file in sorted((pathlib.Path(cwd) / folder).glob("*.png"))}
+
+
+@test
+def a_killed_run_goes_on_with_no_other_word(cwd):
+    keys = ["ranks=2", "threads=2", "deterministic=true", *LONG]
+    assert generate(cwd, "output=whole/", *keys).returncode == 0
+    killed(cwd, "output=clip/", *keys)
+    assert "clip" not in files_in(cwd) or not frames(cwd, "clip")
+    result = resume(cwd)
+    assert result.returncode == 0, result.stderr
+    assert first_step(result) >= 19, result.stderr  # the record of step 20 may be under way
+    assert frames(cwd, "clip") == frames(cwd, "whole") and frames(cwd, "clip")
+    assert not (pathlib.Path(cwd) / "j").exists(), "the journal of a complete run is removed"
+
+
+@test
+def keys_of_running_may_change(cwd):
+    assert generate(cwd, "output=whole.gif", "dump=whole", *LONG).returncode == 0
+    killed(cwd, "output=clip.gif", *LONG)
+    result = resume(cwd, "ranks=3", "output=other.gif", "dump=d")
+    assert result.returncode == 0 and "Wrote other.gif" in result.stdout, result.stderr
+    assert "clip.gif" not in files_in(cwd)
+    whole, rest = (read_tensors(pathlib.Path(cwd) / folder / "run.safetensors") for folder in ("whole", "d"))
+    assert "latents.0" not in rest and "latents.199" in rest  # the dump has the steps of this run
+    assert len(whole["frames_u8"][2]) == len(rest["frames_u8"][2])
+    assert max(abs(a - b) for a, b in zip(whole["frames_u8"][2], rest["frames_u8"][2])) <= 1
+
+
+@test
+def other_settings_are_refused_by_name(cwd):
+    killed(cwd, "output=clip.gif", *LONG)
+    before = files_in(cwd)
+    for keys, words in ((["seed=6", "guidance_scale=3"], ("seed is 5 there and 6 here", "guidance_scale is 5 there")),
+                        (["prompt=a blue dog"], ("prompt is a red cat there and a blue dog here",)),
+                        (["journal=k"], ("journal=k", "leave journal out"))):
+        result = resume(cwd, *keys)
+        refused(cwd, result, *words, left=before)
+    result = run([harness.PROGRAM, "generate", pathlib.Path(harness.MODEL).parent / "wan21_t2v_h6", "resume=j"], cwd)
+    refused(cwd, result, "another model", left=before)
+    assert resume(cwd).returncode == 0
+
+
+@test
+def a_second_run_needs_a_folder_of_its_own(cwd):
+    killed(cwd, "output=clip.gif", *LONG)
+    before = files_in(cwd)
+    refused(cwd, generate(cwd, "output=b.gif", "journal=j"), "did not end, after", "resume=j goes on", left=before)
+    with Paused(cwd, [harness.PROGRAM, "generate", "resume=j"]) as paused:
+        paused.until("Goes on after step")
+        second = resume(cwd)
+        assert second.returncode not in (0, None) and "another process is using it" in sentence(second), second.stderr
+        assert paused.release().returncode == 0
+
+
+@test
+def journals_that_cannot_be_read_are_refused(cwd):
+    refused(cwd, resume(cwd, folder="none"), "there is no such folder")
+    (pathlib.Path(cwd) / "empty").mkdir()
+    refused(cwd, resume(cwd, f"model={harness.MODEL}", "prompt=a", folder="empty"), "holds no journal", left=["empty"])
+    killed(cwd, "output=clip.gif", *LONG)
+    journal = pathlib.Path(cwd) / "j"
+    state, previous = journal / "state.safetensors", journal / "previous.safetensors"
+    whole, older = state.read_bytes(), previous.read_bytes()
+    future = whole.replace(b'"zoetrope_journal":"1"', b'"zoetrope_journal":"9"')
+    assert future != whole
+    damaged = bytearray(whole)
+    damaged[-3] ^= 1
+    for name, bad in (("short", whole[:1000]), ("damaged", bytes(damaged)), ("future", future), ("empty", b"")):
+        state.write_bytes(bad)
+        previous.write_bytes(bad)
+        refused(cwd, resume(cwd), "previous.safetensors", left=files_in(cwd))
+    previous.write_bytes(older)
+    state.write_bytes(whole[:1000])
+    result = resume(cwd)
+    assert result.returncode == 0 and "goes on from the record before" in result.stderr, result.stderr
+
+
+@test
+def settings_with_files_go_on_from_elsewhere(cwd):
+    """Paths of the run are found from another folder, and a prompt that begins with @ is no file."""
+    inside = pathlib.Path(cwd) / "a"
+    inside.mkdir()
+    shutil.copytree(harness.MODEL, inside / "model")
+    (inside / "prompt.txt").write_text("@cat, a red one\n")
+    words = [word for word in SMALL if not word.startswith("prompt=")]
+    with Paused(inside, [harness.PROGRAM, "generate", "model=model", *words, "prompt=@prompt.txt", "journal=j",
+                         "output=clip.mp4", *LONG]) as paused:
+        paused.until("Denoise: step 20 of")
+        paused.send(signal.SIGKILL)
+        paused.release()
+    result = resume(cwd, folder="a/j")
+    assert result.returncode == 0, result.stderr
+    assert (inside / "clip.mp4").exists() and b"@cat" in (inside / "clip.mp4").read_bytes()
+
+
+@test
+def a_series_goes_on_with_the_video_that_was_cut_off(cwd):
+    keys = ["num_videos=3", "deterministic=true", "ranks=2", *LONG]
+    assert generate(cwd, "output=whole/", *keys).returncode == 0
+    killed(cwd, "output=clip/", *keys, wait_for="Video 2 of 3")
+    result = resume(cwd)
+    assert result.returncode == 0, result.stderr
+    assert "Made before: video 1 of 3" in result.stderr, result.stderr
+    assert result.stdout.count("Wrote ") == 2, result.stdout
+    for number in range(3):
+        assert frames(cwd, f"clip_{number:03}") == frames(cwd, f"whole_{number:03}"), number
+    assert not (pathlib.Path(cwd) / "j").exists()
+    killed(cwd, "output=more/", *keys, wait_for="Video 2 of 3")
+    refused(cwd, resume(cwd, "grid=all.png"), "grid=all.png", left=files_in(cwd))
+
+
+@test
+def an_interrupted_run_says_how_it_goes_on(cwd):
+    result = harness.interrupt(cwd, "Denoise: step 20 of", "output=clip.gif", "journal=j", *LONG)
+    assert result.returncode != 0 and "resume=j goes on from there" in result.stderr, result.stderr
+    assert "interrupted" in sentence(result)
+    assert resume(cwd).returncode == 0
+
+
+@test
+def long_runs_are_noted_without_being_asked(cwd):
+    """With a profile of a machine that would need days."""
+    profile = pathlib.Path(cwd) / "slow.yml"
+    profile.write_text(SLOW)
+    slow = [f"hardware={profile}"]
+    with Paused(cwd, command("output=clip.gif", *slow, *LONG)) as paused:
+        paused.until("Denoise: step 20 of")
+        assert "Noted in clip.gif.journal" in paused.seen, paused.seen
+        paused.send(signal.SIGKILL)
+        paused.release()
+    result = resume(cwd, folder="clip.gif.journal")
+    assert result.returncode == 0 and first_step(result) >= 19, result.stderr
+    result = generate(cwd, "output=clip.gif", "journal=none", *slow)
+    assert result.returncode == 0 and "Noted in" not in result.stderr, result.stderr
+    result = generate(cwd, "output=clip.gif")
+    assert result.returncode == 0 and "Noted in" not in result.stderr, result.stderr
+
+
+@test
+def mpi_a_killed_job_goes_on(cwd):
+    keys = ["output=clip/", "deterministic=true", "threads=1", "ulysses_shards=2", *LONG]
+    whole = run(mpirun((2, ["output=whole/", *keys[1:]])), cwd, env=MPI_ENV)
+    assert whole.returncode == 0, whole.stderr
+    with PausedMpi(cwd, 2, ["journal=j", *keys]) as paused:
+        paused.until("Denoise: step 20 of")
+        paused.send(signal.SIGKILL)
+        paused.process.wait()
+    harness.until(lambda: "lock" not in "".join(lock_holders(cwd)), "ranks outlive their job")
+    result = run(["mpirun", "-n", "2", harness.PROGRAM, "generate", "resume=j"], cwd, env=MPI_ENV)
+    assert result.returncode == 0, result.stderr
+    assert first_step(result) >= 19
+    assert frames(cwd, "clip") == frames(cwd, "whole") and frames(cwd, "clip")
+    assert not (pathlib.Path(cwd) / "j").exists()
+
+
+def lock_holders(cwd):
+    """Descriptors of any process on the journal's lock."""
+    lock = str(pathlib.Path(cwd) / "j" / "lock")
+    found = []
+    for link in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) == lock:
+                found.append("lock")
+        except OSError:
+            pass
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, harness.use))
