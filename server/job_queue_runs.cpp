@@ -10,6 +10,7 @@
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/words.h"
+#include "pipeline/journal.h"
 #include "pipeline/preview_file.h"
 #include "server/job_queue.h"
 
@@ -150,8 +151,28 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
   return callbacks;
 }
 
+// Long ones are noted beside their video, and go on where a server was killed.
 Video JobQueue::run_model(const JobPointer& job) {
-  const GenerateOptions options = options_of(job->record);
+  constexpr double kLong = 60;  // seconds
+  const std::filesystem::path journal = store_.folder_of(job->record.id) / "journal";
+  GenerateOptions options = options_of(job->record);
+  if (pipeline::Journal::is_in(journal)) {
+    try {
+      options.resume = journal.string();
+      return run_model(job, options);
+    } catch (const Error& error) {
+      if (job->cancelled || stopping_ || !models_.lost().empty()) throw;
+      // It may be of a server with other models or settings, or be damaged.
+      options_.log(fmt::format("{}: begins again: {}", job->record.id, printable(error.what())));
+      std::filesystem::remove_all(journal);
+      options.resume.clear();
+    }
+  }
+  if (job->record.predicted_seconds.value_or(0) > kLong) options.journal = journal.string();
+  return run_model(job, options);
+}
+
+Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options) {
   // The tags of the file name no folder of this machine.
   const OpenSink sink = [&](const VideoFormat& format) {
     VideoFormat cleaned = format;

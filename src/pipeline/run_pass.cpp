@@ -110,7 +110,8 @@ void add_wholes(trace::Timing& timing) {
                                            timing.seconds("Inference/Conditioning/VAE encode") +
                                            timing.seconds("Inference/Conditioning/face encoder"));
   timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                              timing.seconds("Inference/Preview") + timing.seconds("Inference/VAE decode"));
+                              timing.seconds("Inference/Journal") + timing.seconds("Inference/Preview") +
+                              timing.seconds("Inference/VAE decode"));
   timing.add("Load",
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
@@ -243,6 +244,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
       s.world.broadcast(0, done.latents.raw(), done.latents.bytes(), "latents of a callback");
     }
     if (s.journal() != nullptr) {
+      const trace::Timing::Scope scope(s.timing, "Inference/Journal");
       RunRecord record = s.record(segment);
       record.denoise = denoiser.state();
       s.journal()->record(std::move(record));

@@ -49,6 +49,37 @@ def after_sigkill(folder):
     restart_after(folder, signal.SIGKILL)
 
 
+def long_ones_go_on_where_the_server_was_killed(folder):
+    profile = folder / "slow.yml"  # a second a layer: every job is long
+    profile.write_text(
+        "description: for a test\ndevices: 1\nmemory: 80\nmemory_bandwidth: 100\nlayer_overhead: 1000000\ntoken_seconds: 0.3\n"
+        "host_read: 5\ndevices_per_host: 1\nbf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
+        "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n")
+    slow = f"hardware={profile}"
+    request = {**SMALL, "num_inference_steps": 600}
+    with Server(folder, slow) as server:
+        first = server.create(request, seed=1).ok()["id"]
+        server.until(first, "completed")
+        alone = server.get(f"/v1/videos/{first}/content").body
+        assert not (folder / "state" / first / "journal").exists()
+        second, third = server.create(request, seed=1).ok()["id"], server.create(request, seed=2).ok()["id"]
+        server.until_computing(second)
+        server.stop(signal.SIGKILL)
+    journal = folder / "state" / second / "journal"
+    assert (journal / "state.safetensors").exists()
+    with Server(folder, slow) as server:
+        server.until(second, "completed")
+        assert server.get(f"/v1/videos/{second}/content").body == alone
+        assert f"{second}: Goes on after step" in server.log(), server.log()
+        server.until_computing(third)
+        server.stop(signal.SIGKILL)
+    # A server with another setting of its model cannot go on, and makes the video anew.
+    with Server(folder, slow, "layers=1") as server:
+        server.until(third, "completed")
+        assert f"{third}: begins again: " in server.log() and "layers is" in server.log(), server.log()
+        assert not (folder / "state" / third / "journal").exists()
+
+
 def streams_end_with_the_server(folder):
     with Server(folder) as server:
         identity = server.create(LONG).ok()["id"]
@@ -195,7 +226,7 @@ def refused_to_start(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    after_sigterm, after_sigint, after_sigkill, streams_end_with_the_server, a_deleted_one_stays_deleted,
+    after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed, streams_end_with_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
     damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, refused_to_start)}
 
