@@ -33,6 +33,7 @@ extern const Command kGenerate;
 extern const Command kInspect;
 extern const Command kMan;
 extern const Command kPlan;
+extern const Command kRun;
 extern const Command kServe;
 extern const Command kSynthesize;
 extern const Command kTune;

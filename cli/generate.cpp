@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "cli/command.h"
+#include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "pipeline/preview_file.h"
@@ -17,12 +18,11 @@
 #include "pipeline/series_journal.h"
 
 namespace zoetrope::cli {
-namespace {
 
 namespace fs = std::filesystem;
 
-void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions& options, OptionSet& set) {
-  for (const std::string& word : arguments) {
+void parse_generate_words(const std::vector<std::string>& words, pipeline::GenerateOptions& options, OptionSet& set) {
+  for (const std::string& word : words) {
     if (const fs::path file = pipeline::config_file(word); !file.empty()) {
       pipeline::load_config(file, options, set);
     } else if (word.find('=') != std::string::npos) {
@@ -35,6 +35,8 @@ void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions&
   }
   if (!options.resume.empty()) pipeline::load_resumed_settings(options.resume, set);
 }
+
+namespace {
 
 std::string help() {
   pipeline::RunSettings settings;
@@ -103,7 +105,7 @@ double timeout(const std::vector<std::string>& arguments) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   try {
-    parse(arguments, settings.run, set);
+    parse_generate_words(arguments, settings.run, set);
   } catch (const std::exception&) {
     return pipeline::GenerateOptions().comm_timeout;
   }
@@ -127,7 +129,7 @@ void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSe
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
-  parse(arguments, settings.run, set);
+  parse_generate_words(arguments, settings.run, set);
   pipeline::read_prompt_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;

@@ -126,9 +126,9 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 const std::vector<const Command*>& commands() {
-  static const std::vector<const Command*> all{&kAttention, &kBench,    &kCalibrate,  &kCompletion,
-                                               &kConvert,   &kGenerate, &kInspect,    &kMan,
-                                               &kPlan,      &kServe,    &kSynthesize, &kTune};
+  static const std::vector<const Command*> all{&kAttention, &kBench,      &kCalibrate, &kCompletion, &kConvert,
+                                               &kGenerate,  &kInspect,    &kMan,       &kPlan,       &kRun,
+                                               &kServe,     &kSynthesize, &kTune};
   return all;
 }
 

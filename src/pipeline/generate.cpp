@@ -116,7 +116,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     if (first) grid.emplace(options.grid, count, video_format(one));
   }
   std::optional<SeriesJournal> journal;
-  if (first) journal.emplace(options, (count + batch - 1) / batch);
+  if (first) journal.emplace(options, (count + batch - 1) / batch, place.ranks);
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
     if (agree(first && journal->is_done(begin / batch, now))) {

@@ -160,14 +160,15 @@ RunRecord Journal::read(const char* name) const {
   return RunRecord::from_bytes(bytes, (folder_ / name).string());
 }
 
-// The older record stays until the newer one is complete.
+// At any moment there is a complete record. Where a file system has no links there is no older one.
 void Journal::write(const RunRecord& record) const {
   const std::string bytes = record.to_bytes();
   AtomicFile file(folder_ / kState);
   file.write(bytes.data(), bytes.size());
   file.close();
-  std::error_code error;
-  if (fs::exists(folder_ / kState, error)) fs::rename(folder_ / kState, folder_ / kPrevious, error);
+  std::error_code ignored;
+  fs::remove(folder_ / kPrevious, ignored);
+  fs::create_hard_link(folder_ / kState, folder_ / kPrevious, ignored);
   file.commit();
 }
 

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
+#include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
+#include "comm/launcher.h"
 #include "pipeline/journal.h"
 #include "pipeline/run_settings.h"
 
@@ -19,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kRanks = "ranks";
 constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
 
@@ -54,6 +58,23 @@ bool is_stream(const std::string& output) {
   return !fs::is_directory(output, ignored) && fs::path(output).has_filename() && output_place(output).stream;
 }
 
+std::optional<int64_t> ranks_of(const OptionSet& set) {
+  if (set.origin(kRanks).empty()) return std::nullopt;
+  for (const auto& [key, value] : set.settings())
+    if (key == kRanks) return parse_integer(value, {});
+  return std::nullopt;
+}
+
+bool says_how_ranks_are_used(const std::string& key) {
+  attention::StrategyOptions strategy;
+  OptionSet of_strategy;
+  attention::describe_layout_options(of_strategy, strategy);
+  if (of_strategy.knows(key)) return true;
+  constexpr std::string_view kMore[] = {"context_parallelism", "data_parallelism", "fsdp_parallelism",
+                                        "tensor_parallelism", "vae_parallel"};
+  return std::find(std::begin(kMore), std::end(kMore), key) != std::end(kMore);
+}
+
 }  // namespace
 
 void load_resumed_settings(const fs::path& folder, OptionSet& set) {
@@ -62,16 +83,26 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   const fs::path file = folder / kSettings;
   if (!is_there(file) && !Journal::is_in(folder)) Journal::resume(folder, {});  // says what is missing
   if (!is_there(file)) return;  // of a program's run, whose settings are its own
-  const JsonObject root = JsonObject::load(file);
-  for (const std::string& key : root.keys()) {
+  const JsonObject root = JsonObject::load(file), settings = root.object("settings");
+  const auto before = root.get<int64_t>("ranks");
+  const int64_t now = comm::launched_by_mpi() ? comm::launched_ranks() : ranks_of(set).value_or(before);
+  for (const std::string& key : settings.keys()) {
     if (!set.knows(key)) fail("{}: there is no key '{}' in this version", file.string(), key);
-    if (set.origin(key).empty()) set.set(key, root.get<std::string>(key), file.string());
+    if (key == kRanks ? comm::launched_by_mpi() : now != before && says_how_ranks_are_used(key)) continue;
+    if (set.origin(key).empty()) set.set(key, settings.get<std::string>(key), file.string());
   }
 }
 
-SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs)
+fs::path journal_folder(const GenerateOptions& options) {
+  if (options.journal == kNoJournal) return {};
+  if (!options.journal.empty()) return options.journal;
+  return is_stream(options.output) ? fs::path() : beside_output(options.output);
+}
+
+SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs, int ranks)
     : options_(options),
       runs_(runs),
+      ranks_(ranks),
       folder_(!options.resume.empty()         ? options.resume
               : options.journal == kNoJournal ? ""
                                               : options.journal),
@@ -94,7 +125,7 @@ void SeriesJournal::make_folder() {
 
 std::optional<std::string> SeriesJournal::decide(double seconds) {
   if (seconds * static_cast<double>(runs_) <= kLongRun) return std::nullopt;
-  folder_ = beside_output(options_.output);
+  folder_ = journal_folder(options_);
   make_folder();
   return fmt::format(
       "Noted in {}: after an interruption `zoetrope generate resume={}` goes on; journal=none turns it off",
@@ -116,7 +147,8 @@ bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& vi
 
 void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
-  if (!is_there(file)) write_file(file, nlohmann::json(settings_anywhere(options_)).dump(1));
+  if (!is_there(file))
+    write_file(file, nlohmann::json{{kRanks, ranks_}, {"settings", settings_anywhere(options_)}}.dump(1));
 }
 
 void SeriesJournal::note_done(size_t index) const {

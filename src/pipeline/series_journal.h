@@ -16,14 +16,19 @@
 
 namespace zoetrope::pipeline {
 
-// Sets the keys of a run that did not end, but for those that are set already. Throws Error where the folder has none.
+// Sets the keys of a run that did not end, but for those that are set already; how it used its ranks only where there
+// are as many now. Throws Error where the folder has no journal.
 void load_resumed_settings(const std::filesystem::path& folder, OptionSet& set);
+
+// Where a run of these keys is noted if it is: the key's folder, or the one beside the output. Empty with journal=none,
+// and where the output is a pipe or device.
+std::filesystem::path journal_folder(const GenerateOptions& options);
 
 // On rank 0's process.
 class SeriesJournal {
  public:
-  // `runs`: how many follow one another. Throws Error for keys that do not go together.
-  SeriesJournal(const GenerateOptions& options, size_t runs);
+  // `runs`: how many follow one another, each on `ranks` ranks. Throws Error for keys that do not go together.
+  SeriesJournal(const GenerateOptions& options, size_t runs, int ranks);
 
   // Whether the keys leave it to decide() if there is a journal.
   bool is_open() const { return is_open_; }
@@ -48,6 +53,7 @@ class SeriesJournal {
 
   const GenerateOptions options_;
   const size_t runs_;
+  const int ranks_;
   std::filesystem::path folder_;
   const bool resumes_, is_open_;
   std::unique_ptr<MadeFolder> made_;  // of several

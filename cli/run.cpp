@@ -1,0 +1,250 @@
+// zoetrope run: `generate` as a job of mpirun that is started again, on the ranks that are left, where one is lost.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/error.h"
+#include "base/folders.h"
+#include "base/print.h"
+#include "base/words.h"
+#include "cli/command.h"
+#include "cli/generate_words.h"
+#include "cli/interrupt.h"
+#include "pipeline/journal.h"
+#include "pipeline/run_settings.h"
+#include "pipeline/series_journal.h"
+
+extern char** environ;
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Host {
+  std::string name;
+  int slots = 1;
+};
+
+struct Launch {
+  std::optional<int64_t> ranks;
+  std::vector<Host> hosts;  // empty: this one
+  std::string mpirun_arguments;
+  int64_t restarts = 10;
+};
+
+std::vector<Host> parse_hosts(std::string_view text) {
+  std::vector<Host> hosts;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string one(text.substr(begin, end - begin));
+    const size_t colon = one.find(':');
+    Host& host = hosts.emplace_back(Host{one.substr(0, colon)});
+    if (colon != std::string::npos) host.slots = static_cast<int>(parse_integer(one.substr(colon + 1), {1, 4096}));
+    if (host.name.empty()) fail("must be names of hosts, each with its ranks, as node1:2,node2:2");
+    begin = end + 1;
+  }
+  return hosts;
+}
+
+std::string hosts_text(const std::vector<Host>& hosts) {
+  std::vector<std::string> words;
+  for (const Host& host : hosts) words.push_back(fmt::format("{}:{}", host.name, host.slots));
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+OptionSet describe(Launch& launch) {
+  OptionSet set;
+  set.integer("ranks", launch.ranks, {1, 4096}, "processes to start; unset: those of hosts, or 1")
+      .value<std::vector<Host>>("hosts", launch.hosts, "text", parse_hosts, hosts_text,
+                                "hosts with the ranks of each, as node1:2,node2:2; unset: this one")
+      .text("mpirun_arguments", launch.mpirun_arguments, "more words for mpirun, as --oversubscribe")
+      .integer("restarts", launch.restarts, {0, 1000}, "how often a job that has lost a rank is started again at most");
+  return set;
+}
+
+std::string help() {
+  Launch launch;
+  return fmt::format(
+      "Every key of `zoetrope generate`, and:\n{}\n"
+      "A rank is lost where its process or host ends or no longer answers. The job then goes on from its journal\n"
+      "(journal=, or OUTPUT.journal) on the ranks that are left, and the planner decides anew how to use them.\n\n"
+      "Example:\n  zoetrope run ranks=4 hosts=node1:2,node2:2 MODEL prompt=\"a red cat\" output=cat.mp4\n",
+      describe(launch).help());
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; (at = text.find_first_not_of(' ', at)) != std::string::npos;) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+// Ranks that a job's messages say are lost: its own and mpirun's.
+class LostRanks {
+ public:
+  void look(const std::string& line) {
+    static const std::regex dead(R"(rank (\d+) on \S+ is (?:dead|stalled))"), more(R"(; so are ranks ([\d, ]+))"),
+        ended(R"(process rank (\d+) with PID \d+ on node \S+ exited on signal)"), number(R"(\d+)");
+    std::smatch found;
+    for (const std::regex* one : {&dead, &ended})
+      if (std::regex_search(line, found, *one)) ranks_.insert(std::stoi(found[1]));
+    if (!std::regex_search(line, found, more)) return;
+    const std::string others = found[1];
+    for (std::sregex_iterator at(others.begin(), others.end(), number), end; at != end; ++at)
+      ranks_.insert(std::stoi(at->str()));
+  }
+  const std::set<int>& ranks() const { return ranks_; }
+
+ private:
+  std::set<int> ranks_;
+};
+
+// A running mpirun, whose standard error is read here and passed on.
+struct Ended {
+  int code = 0;
+  std::set<int> lost;
+};
+
+Ended run_job(std::vector<std::string> words) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("run: no pipe can be made: {}", system_message(errno));
+  const Descriptor reader(ends[0]);
+  pid_t job = 0;
+  {
+    const Descriptor writer(ends[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, writer.value(), STDERR_FILENO);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    const int code = ::posix_spawnp(&job, arguments[0], &actions, nullptr, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (code != 0) fail("run: {} cannot be started: {}; install Open MPI", words[0], system_message(code));
+  }
+  LostRanks lost;
+  std::string line;
+  bool forwarded = false;
+  for (char text[4096];;) {
+    if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, SIGTERM);  // it ends its ranks
+    constexpr int kWait = 200;                                                   // milliseconds
+    pollfd ready{reader.value(), POLLIN, 0};
+    if (::poll(&ready, 1, kWait) <= 0) continue;
+    const ssize_t count = ::read(reader.value(), text, sizeof text);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    const std::string_view part(text, static_cast<size_t>(count));
+    print_error("{}", part);
+    line += part;
+    for (size_t end; (end = line.find('\n')) != std::string::npos; line.erase(0, end + 1))
+      lost.look(line.substr(0, end));
+  }
+  int status = 0;
+  while (::waitpid(job, &status, 0) < 0 && errno == EINTR) {
+  }
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), lost.ranks()};
+}
+
+// mpirun fills one host after another.
+void remove_ranks(const std::set<int>& lost, std::vector<Host>& hosts) {
+  std::vector<size_t> host_of;
+  for (size_t h = 0; h < hosts.size(); ++h) host_of.insert(host_of.end(), static_cast<size_t>(hosts[h].slots), h);
+  for (const int rank : lost)
+    if (static_cast<size_t>(rank) < host_of.size()) --hosts[host_of[static_cast<size_t>(rank)]].slots;
+  std::erase_if(hosts, [](const Host& host) { return host.slots == 0; });
+}
+
+std::vector<std::string> job_words(const Launch& launch, int64_t ranks, const std::vector<Host>& hosts,
+                                   const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{"mpirun", "-n", fmt::to_string(ranks)};
+  if (!hosts.empty()) words.insert(words.end(), {"--host", hosts_text(hosts)});
+  // Left alone, mpirun binds each of one or two ranks to a single core.
+  if (launch.mpirun_arguments.find("--bind-to") == std::string::npos &&
+      launch.mpirun_arguments.find("--map-by") == std::string::npos)
+    words.insert(words.end(), {"--bind-to", "none"});
+  const std::vector<std::string> more = words_of(launch.mpirun_arguments);
+  words.insert(words.end(), more.begin(), more.end());
+  words.insert(words.end(), {own_program().string(), "generate"});
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+std::string how_to_go_on(const fs::path& journal, bool begun) {
+  return begun ? fmt::format("resume={} goes on", journal.string()) : std::string("nothing was written");
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  if (world != nullptr) fail("run: starts mpirun itself; call it without mpirun, or call `zoetrope generate` under it");
+  Launch launch;
+  OptionSet own = describe(launch);
+  std::vector<std::string> words;
+  bool names_journal = false;
+  for (const std::string& word : arguments) {
+    const std::string key = word.substr(0, word.find('='));
+    names_journal = names_journal || key == "journal";
+    if (key.size() < word.size() && own.knows(key)) own.set_argument(word);
+    else words.push_back(word);
+  }
+  pipeline::RunSettings settings;
+  OptionSet set = pipeline::describe(settings);
+  parse_generate_words(words, settings.run, set);
+  const bool resumes = !settings.run.resume.empty();
+  const fs::path journal = resumes ? fs::path(settings.run.resume) : pipeline::journal_folder(settings.run);
+  if (journal.empty())
+    fail("journal={}: a job that is started again goes on from a journal; name its folder", settings.run.journal);
+  if (!resumes && !names_journal) words.push_back(fmt::format("journal={}", journal.string()));
+  int64_t ranks = 0;
+  for (const Host& host : launch.hosts) ranks += host.slots;
+  if (launch.ranks && ranks > 0 && *launch.ranks != ranks)
+    fail("ranks={}: hosts={} has {}; leave out ranks, or give as many", *launch.ranks, hosts_text(launch.hosts), ranks);
+  if (ranks == 0) ranks = launch.ranks.value_or(1);
+  std::vector<Host> hosts = launch.hosts;
+  stop_at_safe_points();
+  for (int64_t restart = 0;; ++restart) {
+    const Ended ended = run_job(job_words(launch, ranks, hosts, words));
+    if (ended.code == 0 || ended.lost.empty() || interrupted()) return ended.code;
+    const bool begun = pipeline::Journal::is_in(journal);
+    ranks -= static_cast<int64_t>(ended.lost.size());
+    const std::string lost =
+        fmt::format("{} {}", ended.lost.size() == 1 ? "rank" : "ranks", fmt::join(ended.lost, ", "));
+    if (ranks < 1) fail("run: the job has lost {}, and no rank is left; {}", lost, how_to_go_on(journal, begun));
+    if (restart == launch.restarts)
+      fail("run: the job has lost {}, and was started again {} times; {}", lost, restart, how_to_go_on(journal, begun));
+    remove_ranks(ended.lost, hosts);
+    if (begun) words = {fmt::format("resume={}", journal.string()), fmt::format("summary={}", settings.summary)};
+    print_error("Lost {}: {} on {}\n", lost, begun ? fmt::format("goes on from {}", journal.string()) : "begins again",
+                counted(ranks, "rank"));
+  }
+}
+
+}  // namespace
+
+const Command kRun = {"run",
+                      "CONFIG.yml|MODEL_DIR key=value…",
+                      "Generate as a job of mpirun that survives lost ranks",
+                      help,
+                      nullptr,
+                      run,
+                      true};
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""`zoetrope run`: a job that loses a rank goes on with those that are left.
+
+    run_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
+    run_test.py --list                the names
+"""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import MPI_ENV, SMALL, Skip, files_in, refused, run, run_script, sentence, until  # noqa: E402
+
+TESTS = {}
+# Killed behind its first records, hundreds of steps before its end.
+LONG = ["num_inference_steps=1000", "height=64", "width=64", "seed=5", "output=clip/", "threads=1"]
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def words(*arguments):
+    if not shutil.which("mpirun"):
+        raise Skip("mpirun is not installed")
+    return [harness.PROGRAM, "run", harness.MODEL, *SMALL, "mpirun_arguments=--oversubscribe", *arguments]
+
+
+def ranks_of(process):
+    """The processes of the job by rank: grandchildren of `zoetrope run`."""
+    found = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            above = int(pathlib.Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+            if above != process.pid:
+                continue
+            values = dict(pair.split("=", 1) for pair in (folder / "environ").read_bytes().decode().split("\0") if "=" in pair)
+            found[int(values["OMPI_COMM_WORLD_RANK"])] = int(folder.name)
+        except (OSError, ValueError, KeyError):
+            continue
+    return found
+
+
+def losing(cwd, ranks, lost, *arguments):
+    """A job from which ranks are killed one after another, each when it has a record; its result."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen([str(word) for word in words(f"ranks={ranks}", *LONG, *arguments)], cwd=cwd, stderr=said,
+                                   stdout=subprocess.DEVNULL, env={**os.environ, **MPI_ENV})
+        try:
+            previous = pathlib.Path(cwd) / "clip.journal" / "previous.safetensors"
+            for number, rank in enumerate(lost):
+                until(lambda: process.poll() is not None or (len(ranks_of(process)) == ranks - number and previous.exists()),
+                      "the job does not begin")
+                assert process.poll() is None, "the job has ended"
+                before = previous.stat().st_ino
+                until(lambda: previous.exists() and previous.stat().st_ino != before, "no step is recorded")
+                os.kill(ranks_of(process)[rank], signal.SIGKILL)
+                gone = ranks - number
+                until(lambda: process.poll() is not None or len(ranks_of(process)) < gone, "the rank is still there")
+            process.wait(timeout=240 * harness.SLOWER)
+        finally:
+            process.kill()
+        said.seek(0)
+        return subprocess.CompletedProcess([], process.returncode, "", said.read().decode(errors="replace"))
+
+
+@test
+def a_lost_rank_is_replaced_by_none(cwd):
+    result = losing(cwd, 3, [1], "ulysses_shards=3", "attention=ulysses", "data_parallelism=1")
+    assert result.returncode == 0, result.stderr
+    assert "Lost rank 1: goes on from clip.journal on 2 ranks" in result.stderr, result.stderr
+    assert "Goes on after step" in result.stderr and len(files_in(pathlib.Path(cwd) / "clip")) == 5, result.stderr
+    assert not (pathlib.Path(cwd) / "clip.journal").exists()
+
+
+@test
+def rank_after_rank_may_be_lost(cwd):
+    result = losing(cwd, 3, [2, 0])
+    assert result.returncode == 0, result.stderr
+    assert "on 2 ranks" in result.stderr and "on 1 rank\n" in result.stderr, result.stderr
+
+
+@test
+def the_last_rank_leaves_its_journal(cwd):
+    result = losing(cwd, 1, [0])
+    assert result.returncode == 1 and "no rank is left; resume=clip.journal goes on" in sentence(result), result.stderr
+    assert (pathlib.Path(cwd) / "clip.journal" / "state.safetensors").exists()
+
+
+@test
+def errors_of_the_user_start_nothing_again(cwd):
+    result = run(words("ranks=2", "output=a.gif", "width=40"), cwd, env=MPI_ENV)
+    refused(cwd, result, "width=40")
+    assert "Lost" not in result.stderr
+    for arguments, said in ((["hosts=a:2", "ranks=3"], "ranks=3: hosts=a:2 has 2"), (["hosts=a:x"], "hosts=a:x"),
+                            (["journal=none"], "name its folder"), (["ranks=0"], "ranks=0"),
+                            (["output=/dev/stdout"], "name its folder")):
+        refused(cwd, run(words(*arguments), cwd, env=MPI_ENV), said)
+    inside = ["mpirun", "-n", "1", *words("output=a.gif")]
+    refused(cwd, run(inside, cwd, env=MPI_ENV), "starts mpirun itself")
+
+
+@test
+def hosts_are_given_to_mpirun(cwd):
+    name = socket.gethostname()
+    result = run(words(f"hosts={name}:2", "output=a.gif"), cwd, env=MPI_ENV)
+    assert result.returncode == 0 and "Ranks 2: " in result.stderr, result.stderr
+    assert files_in(cwd) == ["a.gif"], files_in(cwd)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, harness.use))
