@@ -48,8 +48,9 @@ class [[nodiscard]] ZOETROPE_API Work {
   Work(Work&&) noexcept = default;
   Work& operator=(Work&&) noexcept = default;
 
-  // Blocks until all pieces are sent and received. At most `comm_timeout` seconds: then Error names this rank, the
-  // peer, the operation and the step. A second call does nothing.
+  // Blocks until all pieces are sent and received, for RankOptions::timeout_seconds at most: then Error names this
+  // rank, the peer, the operation and the step, and the rank that is waited for in the end, with the operation that it
+  // entered last. A second call does nothing.
   void wait();
   bool pending() const { return operation_ != nullptr; }
 
@@ -79,8 +80,12 @@ class ZOETROPE_API Communicator {
   virtual Counters counters() const = 0;
   virtual void reset_counters() = 0;
 
-  // What this rank is doing ("step 3"), for time-out messages. Shared with the communicators split from this one.
+  // What this rank is doing ("step 3, layer 7"), for time-out messages. Shared with the communicators split from this
+  // one.
   virtual void set_step(std::string step) = 0;
+
+  // From now on instead of RankOptions::timeout_seconds, here and on the communicators split from this one.
+  virtual void set_timeout(double /*seconds*/) {}
 
   // Any thread: this rank's waits on this communicator and on those split from it, and those to come, throw Error
   // unless all has arrived. What was sent or received by then is undefined. Where all ranks stop, they can go on with
@@ -105,11 +110,15 @@ class ZOETROPE_API Communicator {
 struct RankOptions {
   double timeout_seconds = 300;   // of any one wait
   trace::Trace* trace = nullptr;  // records waits and transfers
+  // A wait goes on for as long as the rank that is waited for in the end goes on: it fails where that one has entered
+  // no other operation and begun no other step for timeout_seconds, or does not answer.
+  bool extends = false;
 };
 
 // Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
-// and later waits throw too, and the first failure is rethrown here. A thread cannot be killed: where one has not
-// returned timeout_seconds (at least 5) after the first failure, the error is printed and the process exits with 1.
+// and later waits throw too, and the first failure is rethrown here. Where a wait has passed its deadline, it is
+// printed who waits for whom. A thread cannot be killed: where one has not returned 3 seconds after that, or
+// timeout_seconds (at least 5) after another failure, the error is printed and the process exits with 1.
 ZOETROPE_API void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 }  // namespace zoetrope::comm

@@ -29,6 +29,7 @@ class WrappedCommunicator : public Communicator {
   Counters counters() const override { return inner_->counters(); }
   void reset_counters() override { inner_->reset_counters(); }
   void set_step(std::string step) override { inner_->set_step(std::move(step)); }
+  void set_timeout(double seconds) override { inner_->set_timeout(seconds); }
   void set_trace(trace::Trace* trace) override { inner_->set_trace(trace); }
 
  protected:

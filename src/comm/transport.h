@@ -2,6 +2,7 @@
 // waits.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -23,6 +24,23 @@ struct StopState {
 
 bool is_stopped(const StopState& state);
 void throw_if_stopped(const StopState& state, const char* operation);
+
+// How long waits of a communicator may last: see RankOptions. What was set last for it, else as for the one that it was
+// split from.
+class Deadline {
+ public:
+  explicit Deadline(const RankOptions& options) : seconds_(options.timeout_seconds), extends_(options.extends) {}
+  explicit Deadline(std::shared_ptr<const Deadline> parent) : extends_(parent->extends_), parent_(std::move(parent)) {}
+
+  void set(double seconds) { seconds_ = seconds; }
+  double seconds() const { return seconds_ < 0 ? parent_->seconds() : seconds_.load(); }
+  bool extends() const { return extends_; }
+
+ private:
+  std::atomic<double> seconds_ = -1;  // below 0: not set
+  const bool extends_;
+  const std::shared_ptr<const Deadline> parent_;
+};
 
 struct SplitGroup {
   std::vector<int> members;  // ranks of the parent, in the order of the new communicator

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "comm/inproc/world.h"
 #include "comm/transport.h"
 #include "device/copy_bytes.h"
@@ -28,7 +29,9 @@ World::World(int rank_count, const RankOptions& run_options)
       // 10 µs at most: a wake-up costs as much, a time slice of a core that a peer needs far more. Ten and forty times
       // this made barriers of two ranks on a busy machine 5 and 15 times longer, and no exchange of 16 MB faster.
       spins(rank_count <= available_threads() ? 200 : 0),
-      ranks(static_cast<size_t>(rank_count)) {}
+      ranks(static_cast<size_t>(rank_count)) {
+  for (Rank& rank : ranks) rank.last_change = Clock::now();
+}
 
 void World::wake(int rank) {
   Rank& sleeper = ranks[static_cast<size_t>(rank)];
@@ -48,11 +51,13 @@ void World::set_failed(int rank, std::string why) {
 class Operation final : public Work::Operation {
  public:
   Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters,
-            std::shared_ptr<const StopState> stop, trace::Trace* trace, int rank, const char* name)
+            std::shared_ptr<const StopState> stop, std::shared_ptr<const Deadline> deadline, trace::Trace* trace,
+            int rank, const char* name)
       : world_(std::move(world)),
         group_(std::move(group)),
         counters_(std::move(counters)),
         stop_(std::move(stop)),
+        deadline_(std::move(deadline)),
         trace_(trace),
         rank_(rank),
         world_rank_(group_->world_ranks[static_cast<size_t>(rank)]),
@@ -61,6 +66,16 @@ class Operation final : public Work::Operation {
 
   void post(std::span<const Segment> sends, std::span<const Segment> receives);
   void wait() override;
+  // The piece that a wait lasts for, and whether this side receives or sends it; with the world's mutex held.
+  struct Awaited {
+    const Transfer::Side& own;
+    const Transfer::Side& other;
+    bool sends;
+  };
+  Awaited awaited() const;
+  bool waits() const { return unfinished_ > 0; }
+  const char* name() const { return name_; }
+  std::thread::id waiting_thread() const { return waiting_thread_; }
 
  private:
   using Transfers = std::deque<std::shared_ptr<Transfer>>;
@@ -73,7 +88,7 @@ class Operation final : public Work::Operation {
   bool sleep(Lock& lock, Clock::time_point deadline);
   void wait_locked(Lock& lock);
   void throw_if_failed() const;
-  [[noreturn]] void throw_timeout() const;
+  [[noreturn]] void throw_timeout(double timeout_seconds) const;
   void record(const char* lane, Clock::time_point begin) const;
   std::vector<trace::Message> messages() const;  // to and from other ranks, when all have ended
 
@@ -81,6 +96,7 @@ class Operation final : public Work::Operation {
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Counters> counters_;
   const std::shared_ptr<const StopState> stop_;  // under the world's mutex
+  const std::shared_ptr<const Deadline> deadline_;
   trace::Trace* const trace_;
   const int rank_;        // in the group
   const int world_rank_;  // in the job
@@ -92,15 +108,17 @@ class Operation final : public Work::Operation {
   int64_t bytes_ = 0;                    // to and from other ranks
   Clock::time_point posted_, finished_;  // finished_: for the trace
   std::string error_;
+  std::thread::id waiting_thread_;
 };
 
 void Operation::post(std::span<const Segment> sends, std::span<const Segment> receives) {
   Lock lock(world_->mutex);
   throw_if_failed();
   throw_if_stopped(*stop_, name_);
-  world_->ranks[static_cast<size_t>(world_rank_)].last_operation = name_;
+  World::Rank& self = world_->ranks[static_cast<size_t>(world_rank_)];
+  self.last_operation = name_;
   transfers_.reserve(sends.size() + receives.size());
-  posted_ = Clock::now();
+  self.last_change = posted_ = Clock::now();
   for (const Segment& piece : sends) post_piece(piece, true);
   for (const Segment& piece : receives) post_piece(piece, false);
   if (ready_receives_.empty()) return;
@@ -217,9 +235,20 @@ void Operation::copy_ready(Lock& lock) {
 void Operation::wait() {
   const Clock::time_point begin = Clock::now();
   Lock lock(world_->mutex);
-  wait_locked(lock);
+  World::Rank& self = world_->ranks[static_cast<size_t>(world_rank_)];
+  waiting_thread_ = std::this_thread::get_id();
+  self.waits.push_back(this);
+  self.last_change = begin;
+  try {
+    wait_locked(lock);
+  } catch (...) {
+    std::erase(self.waits, this);
+    throw;
+  }
+  std::erase(self.waits, this);
+  const Clock::time_point end = self.last_change = Clock::now();
   lock.unlock();
-  counters_->wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  counters_->wait_seconds += std::chrono::duration<double>(end - begin).count();
   if (trace_ == nullptr) return;
   record(trace::kWaitLane, begin);
   trace_->record_transfer(name_, world_rank_, posted_, finished_, bytes_, messages());
@@ -235,7 +264,8 @@ std::vector<trace::Message> Operation::messages() const {
 }
 
 void Operation::wait_locked(Lock& lock) {
-  const Clock::time_point deadline = deadline_after(world_->options.timeout_seconds);
+  const double timeout = deadline_->seconds();
+  Clock::time_point deadline = deadline_after(timeout);
   while (true) {
     if (!error_.empty()) throw Error(error_);
     throw_if_failed();
@@ -245,7 +275,11 @@ void Operation::wait_locked(Lock& lock) {
       copy_ready(lock);
       continue;
     }
-    if (!sleep(lock, deadline)) throw_timeout();
+    if (sleep(lock, deadline)) continue;
+    if (!deadline_->extends()) throw_timeout(timeout);
+    const auto quiet = seconds_since_progress(world_->states(), world_rank_);
+    if (!quiet || *quiet >= timeout) throw_timeout(timeout);
+    deadline = deadline_after(timeout - *quiet);
   }
 }
 
@@ -266,24 +300,57 @@ void Operation::throw_if_failed() const {
   if (world_->failed_rank >= 0) throw Error(stopped_message(world_rank_, name_, world_->failed_rank, world_->failure));
 }
 
-void Operation::throw_timeout() const {
-  // What has not been posted is the cause; a piece in flight is at most its consequence.
-  const auto unfinished = [](const auto& transfer) { return transfer->copied < transfer->sender.bytes; };
+// What has not been posted is the cause; a piece in flight is at most its consequence.
+Operation::Awaited Operation::awaited() const {
+  const auto unfinished = [](const auto& transfer) {
+    return transfer->dropped || transfer->copied < transfer->sender.bytes;
+  };
   const auto absent = [](const auto& transfer) { return !transfer->sender.posted || !transfer->receiver.posted; };
   auto found = std::find_if(transfers_.begin(), transfers_.end(), absent);
   if (found == transfers_.end()) found = std::find_if(transfers_.begin(), transfers_.end(), unfinished);
   ZT_CHECK(found != transfers_.end(), "'{}' has unfinished pieces and none of them is", name_);
   const Transfer& transfer = **found;
   const bool sends = transfer.sender.operation == this;
-  const Transfer::Side& own = sends ? transfer.sender : transfer.receiver;
-  const Transfer::Side& other = sends ? transfer.receiver : transfer.sender;
-  const World::Rank& peer = world_->ranks[static_cast<size_t>(other.world_rank)];
-  std::string detail = fmt::format("its {} of {} bytes {}", sends ? "receive" : "send", own.bytes,
-                                   other.posted ? "did not end" : "was never posted");
-  if (peer.last_operation != nullptr)
-    detail += fmt::format("; the last that rank {} began was '{}'{}", other.world_rank, peer.last_operation,
-                          at_step(peer.step));
-  throw Error(timeout_message(world_rank_, world_->options.timeout_seconds, other.world_rank, name_,
+  return {sends ? transfer.sender : transfer.receiver, sends ? transfer.receiver : transfer.sender, sends};
+}
+
+std::vector<RankState> World::states() const {
+  const std::string host = host_name();
+  const Clock::time_point now = Clock::now();
+  std::vector<RankState> all;
+  for (const Rank& rank : ranks) {
+    RankState& state = all.emplace_back();
+    state.rank = static_cast<int>(all.size()) - 1;
+    state.host = host;
+    Activity& activity = state.activity;
+    activity.set_operation(rank.last_operation != nullptr ? rank.last_operation : "");
+    activity.set_step(rank.step);
+    activity.seconds = std::chrono::duration<double>(now - rank.last_change).count();
+    if (rank.ended) activity.kind = Activity::Kind::kEnded;
+    const auto own = std::find_if(rank.waits.begin(), rank.waits.end(),
+                                  [&](const Operation* wait) { return wait->waiting_thread() == rank.thread; });
+    const auto wait = own != rank.waits.end() ? own : rank.waits.begin();
+    if (wait == rank.waits.end() || !(*wait)->waits()) continue;
+    const Operation::Awaited piece = (*wait)->awaited();
+    activity.kind = Activity::Kind::kWaits;
+    activity.peer = piece.other.world_rank;
+    activity.bytes = static_cast<int64_t>(piece.own.bytes);
+    activity.sends = piece.sends;
+    activity.computes = own == rank.waits.end();
+    activity.set_operation((*wait)->name());
+  }
+  return all;
+}
+
+void Operation::throw_timeout(double timeout_seconds) const {
+  const Awaited piece = awaited();
+  const std::vector<RankState> states = world_->states();
+  const std::string detail = fmt::format("its {} of {} bytes {}; {}", piece.sends ? "receive" : "send", piece.own.bytes,
+                                         piece.other.posted ? "did not end" : "was never posted",
+                                         verdict(states, world_rank_, timeout_seconds));
+  if (!world_->stalled) print_error_text(waits_table(states, world_rank_));
+  world_->stalled = true;
+  throw Error(timeout_message(world_rank_, timeout_seconds, piece.other.world_rank, name_,
                               world_->ranks[static_cast<size_t>(world_rank_)].step, detail));
 }
 
@@ -310,11 +377,15 @@ namespace {
 class InprocCommunicator final : public Communicator {
  public:
   InprocCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank, trace::Trace* trace)
+      : InprocCommunicator(world, std::move(group), rank, trace, std::make_shared<Deadline>(world->options)) {}
+  InprocCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank, trace::Trace* trace,
+                     std::shared_ptr<Deadline> deadline)
       : world_(std::move(world)),
         group_(std::move(group)),
         rank_(rank),
         trace_(trace),
-        counters_(std::make_shared<Counters>()) {}
+        counters_(std::make_shared<Counters>()),
+        deadline_(std::move(deadline)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_->world_ranks.size()); }
@@ -323,7 +394,7 @@ class InprocCommunicator final : public Communicator {
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
     for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
-    auto work = std::make_unique<Operation>(world_, group_, counters_, stop_, trace_, rank_, operation);
+    auto work = std::make_unique<Operation>(world_, group_, counters_, stop_, deadline_, trace_, rank_, operation);
     work->post(sends, receives);
     return Work(std::move(work));
   }
@@ -336,7 +407,8 @@ class InprocCommunicator final : public Communicator {
     // Kept as long as its parent: a few hundred bytes a split, and no reference counting.
     std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
     if (child == nullptr) child = std::make_shared<Group>(std::move(members));
-    auto made = std::make_unique<InprocCommunicator>(world_, child, mine.rank, trace_);
+    auto made =
+        std::make_unique<InprocCommunicator>(world_, child, mine.rank, trace_, std::make_shared<Deadline>(deadline_));
     made->stop_->parent = stop_;
     return made;
   }
@@ -351,9 +423,13 @@ class InprocCommunicator final : public Communicator {
     world_->wake(world_rank(rank_));
   }
 
+  void set_timeout(double seconds) override { deadline_->set(seconds); }
+
   void set_step(std::string step) override {
     const std::lock_guard lock(world_->mutex);
-    world_->ranks[static_cast<size_t>(world_rank(rank_))].step = std::move(step);
+    World::Rank& self = world_->ranks[static_cast<size_t>(world_rank(rank_))];
+    self.step = std::move(step);
+    self.last_change = Clock::now();
   }
 
  private:
@@ -363,6 +439,7 @@ class InprocCommunicator final : public Communicator {
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
   const std::shared_ptr<StopState> stop_ = std::make_shared<StopState>();
+  const std::shared_ptr<Deadline> deadline_;
   int splits_ = 0;
 };
 

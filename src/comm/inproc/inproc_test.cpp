@@ -14,6 +14,7 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
 
+#include "comm/stall.h"
 #include "trace/trace.h"
 
 namespace zoetrope::comm {
@@ -26,6 +27,30 @@ std::string error_of(int ranks, const std::function<void(Communicator&)>& body, 
     return error.what();
   }
   return "no error";
+}
+
+// Rank 2 does not come back before another rank has failed; its error.
+std::string stalled_in_a_chain(const RankOptions& options) {
+  std::latch failed(1);
+  return error_of(
+      3,
+      [&](Communicator& comm) {
+        comm.barrier();
+        comm.set_step("step 3, layer 7");
+        if (comm.rank() == 2) {
+          failed.wait();
+          return;
+        }
+        char bytes[3] = {};
+        const Segment receive{comm.rank() + 1, bytes, sizeof bytes};
+        try {
+          comm.exchange({}, {&receive, 1}, "ring hop").wait();
+        } catch (const Error&) {
+          if (comm.rank() == 0) failed.count_down();
+          throw;
+        }
+      },
+      options);
 }
 
 TEST(RunRanks, RefusesNoRanks) {
@@ -130,8 +155,62 @@ TEST(RunRanks, AbsentRankIsNamedWithOperationAndStep) {
                                      },
                                      {.timeout_seconds = 5});
   EXPECT_EQ(error,
-            "rank 2 waited 5 s for rank 1 in 'ring hop' at step 3: its send of 1 bytes was never posted; the last "
-            "that rank 1 began was 'barrier' at step 3");
+            "rank 2 waited 5 s for rank 1 in 'ring hop' at step 3: its send of 1 bytes was never posted; rank 1 on " +
+                host_name() + " has ended its part; it last entered 'barrier' at step 3");
+}
+
+// Rank 0 waits for rank 1 and that one for rank 2, whose thread sleeps until the others have given up. All three run
+// into their deadlines or the failure; the sleeper is named whoever is first.
+TEST(RunRanks, StalledRankIsNamedWithWhatItEnteredLast) {
+  const std::string error = stalled_in_a_chain({.timeout_seconds = 1});
+  EXPECT_EQ(error.substr(0, 5), "rank ");
+  const std::string verdict =
+      "rank 2 on " + host_name() + " is stalled: it last entered 'barrier' at step 3, layer 7, ";
+  EXPECT_NE(error.find(verdict), std::string::npos) << error;
+}
+
+TEST(RunRanks, ItIsPrintedOnceWhoWaitsForWhom) {
+  testing::internal::CaptureStderr();
+  stalled_in_a_chain({.timeout_seconds = 1});
+  const std::string printed = testing::internal::GetCapturedStderr();
+  const std::string host = host_name();
+  for (const std::string& line : {"  rank 2 on " + host + ": computes, last entered 'barrier' at step 3, layer 7, ",
+                                  "  rank 0 on " + host + ": waits for rank 1 in 'ring hop' at step 3, layer 7, ",
+                                  "  rank 1 on " + host + ": waits for rank 2 in 'ring hop' at step 3, layer 7, "}) {
+    const size_t at = printed.find(line);
+    EXPECT_NE(at, std::string::npos) << printed;
+    EXPECT_EQ(printed.find(line, at + 1), std::string::npos) << printed;
+  }
+  EXPECT_NE(printed.find(" s, 3 bytes to receive\n"), std::string::npos) << printed;
+}
+
+// The rank that is waited for takes longer than the deadline, but begins one step after another.
+TEST(RunRanks, WaitsGoOnWhileTheOtherRankDoes) {
+  const auto body = [](Communicator& comm) {
+    if (comm.rank() == 1)
+      for (int step = 0; step < 20; ++step) {
+        comm.set_step("step " + std::to_string(step));
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+    comm.barrier();
+  };
+  EXPECT_EQ(error_of(2, body, {.timeout_seconds = 2, .extends = true}), "no error");
+  const std::string error = error_of(2, body, {.timeout_seconds = 2});
+  EXPECT_NE(error.find("rank 1 on " + host_name() + " is slow: it last entered no operation at step "),
+            std::string::npos)
+      << error;
+  EXPECT_NE(stalled_in_a_chain({.timeout_seconds = 1, .extends = true}).find(" is stalled: "), std::string::npos);
+}
+
+TEST(RunRanks, TheDeadlineOfLaterWaitsCanBeSet) {
+  const std::string error = error_of(2, [](Communicator& comm) {
+    const auto both = comm.split(0, comm.rank());
+    comm.set_timeout(1);
+    char byte = 0;
+    const Segment receive{1, &byte, 1};
+    if (comm.rank() == 0) both->exchange({}, {&receive, 1}, "hop").wait();
+  });
+  EXPECT_EQ(error.substr(0, 36), "rank 0 waited 1 s for rank 1 in 'hop");
 }
 
 TEST(RunRanks, SendThatNobodyReceivesTimesOutToo) {
@@ -142,7 +221,9 @@ TEST(RunRanks, SendThatNobodyReceivesTimesOutToo) {
                                        if (comm.rank() == 0) comm.exchange({&send, 1}, {}, "Ulysses out").wait();
                                      },
                                      {.timeout_seconds = 1});
-  EXPECT_EQ(error, "rank 0 waited 1 s for rank 1 in 'Ulysses out': its receive of 1 bytes was never posted");
+  EXPECT_EQ(error,
+            "rank 0 waited 1 s for rank 1 in 'Ulysses out': its receive of 1 bytes was never posted; rank 1 on " +
+                host_name() + " has ended its part; it last entered no operation");
 }
 
 // Sub-communicators speak of the ranks of the job.

@@ -1,4 +1,6 @@
 // Ranks as threads: starting them, stopping the others when one fails.
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,8 +21,10 @@ namespace {
 using inproc::Group;
 using inproc::World;
 
-// A rank that computes between two waits notices a failure late; this much it is given in any case.
+// A rank that computes between two waits notices a failure late: it is given as much, or as long as a wait may last.
 constexpr double kLeastPatience = 5;
+// After a wait has passed its deadline: a rank that has not come back by then will hardly do so.
+constexpr double kPatienceWithStalled = 3;
 
 std::string describe(const std::exception_ptr& exception) {
   try {
@@ -52,6 +56,13 @@ void note_failure(Ending& ending, const std::exception_ptr& failure, const std::
 void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& group, int rank,
               const std::function<void(Communicator&)>& body, Ending& ending) {
   std::exception_ptr failure;
+  World::Rank& self = world->ranks[static_cast<size_t>(rank)];
+  pthread_setname_np(pthread_self(), fmt::format("rank {}", rank).c_str());  // for debuggers
+  {
+    const std::lock_guard lock(world->mutex);
+    self.thread = std::this_thread::get_id();
+    self.last_change = std::chrono::steady_clock::now();
+  }
   try {
     body(*inproc::make_communicator(world, group, rank, world->options.trace));
   } catch (...) {
@@ -62,6 +73,11 @@ void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>&
     // Before the others are told, so that what they throw in consequence comes second.
     note_failure(ending, failure, why);
     world->set_failed(rank, why);
+  }
+  {
+    const std::lock_guard lock(world->mutex);
+    self.ended = true;
+    self.last_change = std::chrono::steady_clock::now();
   }
   const std::lock_guard lock(ending.mutex);
   --ending.running;
@@ -90,11 +106,18 @@ std::vector<std::thread> start_threads(const std::shared_ptr<World>& world, cons
   return threads;
 }
 
+bool has_stalled(World& world) {
+  const std::lock_guard lock(world.mutex);
+  return world.stalled;
+}
+
 // Until all have ended; where one does not end after a failure, the process does.
-void await(Ending& ending, double patience_seconds) {
+void await(Ending& ending, World& world) {
   std::unique_lock lock(ending.mutex);
   const auto ended = [&] { return ending.running == 0; };
   ending.changed.wait(lock, [&] { return ended() || ending.first != nullptr; });
+  const double patience_seconds =
+      has_stalled(world) ? kPatienceWithStalled : std::max(kLeastPatience, world.options.timeout_seconds);
   if (ending.changed.wait_until(lock, deadline_after(patience_seconds), ended)) return;
   print_error("zoetrope: {}\n", printable(ending.why));
   std::fflush(nullptr);
@@ -117,7 +140,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
   Ending ending;
   ending.running = n;
   std::vector<std::thread> threads = start_threads(world, group, body, ending);
-  await(ending, std::max(kLeastPatience, options.timeout_seconds));
+  await(ending, *world);
   for (std::thread& thread : threads) thread.join();
   if (ending.first != nullptr) std::rethrow_exception(ending.first);
 }

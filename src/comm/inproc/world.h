@@ -16,6 +16,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -24,10 +25,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "zoetrope/communicator.h"
+
+#include "comm/stall.h"
 
 namespace zoetrope::comm::inproc {
 
@@ -73,12 +77,19 @@ struct World {
   // Marks the run as failed and wakes all ranks. Only the first call counts.
   void set_failed(int rank, std::string why);
   void wake(int rank);  // with the mutex held
+  // What every rank does; with the mutex held.
+  std::vector<RankState> states() const;
 
   struct Rank {
     std::condition_variable changed;
     std::atomic<uint32_t> changes{0};  // grows with every wake, so that a short spin needs no lock
+    // For the others, when they have waited too long for this one.
     const char* last_operation = nullptr;
     std::string step;
+    std::chrono::steady_clock::time_point last_change;  // when it entered or left an operation or began a step
+    std::thread::id thread;                             // its own; it may have others wait
+    std::vector<const Operation*> waits;                // of all its threads
+    bool ended = false;                                 // its body
   };
 
   const RankOptions options;
@@ -88,6 +99,7 @@ struct World {
   uint64_t transfers = 0;  // begun so far
   int failed_rank = -1;
   std::string failure;
+  bool stalled = false;  // a wait has passed its deadline, and it was printed who waits for whom
 };
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank,

@@ -29,13 +29,14 @@ using LocalQueue = std::deque<std::pair<std::shared_ptr<Exchange>, size_t>>;
 
 class Operation final : public Work::Operation {
  public:
-  Operation(std::shared_ptr<Exchange> exchange, std::shared_ptr<Counters> counters, double timeout_seconds)
-      : exchange_(std::move(exchange)), counters_(std::move(counters)), timeout_seconds_(timeout_seconds) {}
-  ~Operation() override { Runtime::instance().cancel(exchange_, timeout_seconds_); }
+  Operation(std::shared_ptr<Exchange> exchange, std::shared_ptr<Counters> counters,
+            std::shared_ptr<const Deadline> deadline)
+      : exchange_(std::move(exchange)), counters_(std::move(counters)), deadline_(std::move(deadline)) {}
+  ~Operation() override { Runtime::instance().cancel(exchange_, deadline_->seconds()); }
 
   void wait() override {
     const Clock::time_point begin = Clock::now();
-    Runtime::instance().wait(*exchange_, timeout_seconds_);
+    Runtime::instance().wait(*exchange_, *deadline_);
     const Clock::time_point end = Clock::now();
     counters_->wait_seconds += std::chrono::duration<double>(end - begin).count();
     if (exchange_->trace != nullptr)
@@ -45,17 +46,19 @@ class Operation final : public Work::Operation {
  private:
   const std::shared_ptr<Exchange> exchange_;
   const std::shared_ptr<Counters> counters_;
-  const double timeout_seconds_;
+  const std::shared_ptr<const Deadline> deadline_;
 };
 
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const RankOptions& options, std::vector<int> members, int rank, int tag)
-      : options_(options),
+      : MpiCommunicator(std::make_shared<Deadline>(options), options.trace, std::move(members), rank, tag) {}
+  MpiCommunicator(std::shared_ptr<Deadline> deadline, trace::Trace* trace, std::vector<int> members, int rank, int tag)
+      : deadline_(std::move(deadline)),
         members_(std::move(members)),
         rank_(rank),
         tag_(tag),
-        trace_(options.trace),
+        trace_(trace),
         counters_(std::make_shared<Counters>()),
         sent_(members_.size()),
         received_(members_.size()) {}
@@ -82,7 +85,7 @@ class MpiCommunicator final : public Communicator {
     for (const Piece& piece : exchange->pieces) exchange->bytes += piece.local ? 0 : static_cast<int64_t>(piece.bytes);
     Runtime::instance().submit(exchange);
     // Made before the local copies: they may throw, and the buffers must be taken back then.
-    Work work(std::make_unique<Operation>(exchange, counters_, options_.timeout_seconds));
+    Work work(std::make_unique<Operation>(exchange, counters_, deadline_));
     for (size_t i = 0; i < exchange->pieces.size(); ++i)
       if (exchange->pieces[i].local) post_local(exchange, i);
     return work;
@@ -98,9 +101,8 @@ class MpiCommunicator final : public Communicator {
     runtime.next_tag = tag + 1;
     std::vector<int> members;
     for (const int member : group.members) members.push_back(world_rank(member));
-    RankOptions options = options_;
-    options.trace = trace_;
-    auto made = std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
+    auto made = std::make_unique<MpiCommunicator>(std::make_shared<Deadline>(deadline_), trace_, std::move(members),
+                                                  group.rank, static_cast<int>(tag));
     made->rank_thread_ = std::this_thread::get_id();
     made->stop_->parent = stop_;
     return made;
@@ -109,6 +111,7 @@ class MpiCommunicator final : public Communicator {
   Counters counters() const override { return *counters_; }
   void reset_counters() override { *counters_ = {}; }
   void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
+  void set_timeout(double seconds) override { deadline_->set(seconds); }
   void stop() override { Runtime::instance().stop(*stop_); }
   void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
@@ -151,7 +154,7 @@ class MpiCommunicator final : public Communicator {
     Runtime::instance().complete_local(*other_exchange, other_index);
   }
 
-  const RankOptions options_;
+  const std::shared_ptr<Deadline> deadline_;
   const std::vector<int> members_;
   const int rank_;
   const int tag_;

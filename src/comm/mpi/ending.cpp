@@ -1,6 +1,8 @@
 #include "comm/mpi/ending.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <thread>
 
 #include "base/error.h"
 #include "base/print.h"
@@ -14,8 +16,14 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kAnswer{4};  // a live process answers within milliseconds, a starved one within this
 constexpr Seconds kGrace{5};   // from the failure until ranks that have not ended are killed
-constexpr Seconds kPause{1};   // this long without a poll, and the process was stopped
+// The same where a rank is known not to go on, for the reporter and for the others.
+constexpr Seconds kGraceStalled{2.5}, kGraceStalledOthers{4};
+// After a stop: a process that does not answer for half of it is not waited for.
+constexpr double kAnswerStopped = 2;
+constexpr Seconds kGather{0.25};  // for the others to say what they do, when a process has ended
+constexpr Seconds kPause{1};      // this long without a poll, and the process was stopped
 constexpr std::chrono::seconds kQuiet{2};
+constexpr Seconds kAbort{1};  // for MPI_Abort
 
 }  // namespace
 
@@ -30,8 +38,20 @@ Ending::Ending(Runtime& runtime, int rank, int size)
 // whether another rank has reported meanwhile.
 void Ending::notice_pause() {
   const Clock::time_point now = Clock::now();
-  if (now - polled_at_ > kPause) quiet_until_ = now + kQuiet;
+  if (now - polled_at_ > kPause) {
+    quiet_until_ = now + kQuiet;
+    runtime_.note_pause(now - polled_at_);
+  }
   polled_at_ = now;
+}
+
+bool Ending::is_paused() const { return Clock::now() - polled_at_ > kPause; }
+
+void Ending::stalled(const std::string& text) {
+  notice_pause();
+  if (stopped_ || unreported_) return;
+  unreported_ = text;
+  ask_reporter();
 }
 
 void Ending::body_ended(const std::string& failure, double timeout_seconds) {
@@ -41,11 +61,11 @@ void Ending::body_ended(const std::string& failure, double timeout_seconds) {
   std::fill(heard_.begin(), heard_.end(), Clock::now());
   pinged_at_ = Clock::now();
   // After a stop a failure is a consequence of the one that was printed.
-  if (!failure.empty() && !stopped_) {
+  if (failure.empty() || stopped_) {
+    tell_collector();
+  } else if (!unreported_ && !to_report_) {
     unreported_ = failure;
     ask_reporter();
-  } else {
-    tell_collector();
   }
 }
 
@@ -53,21 +73,25 @@ void Ending::body_ended(const std::string& failure, double timeout_seconds) {
 // on who prints as long as the live processes answer within kAnswer.
 void Ending::ask_reporter() {
   asked_at_ = Clock::now();
+  while (candidate_ < rank_ && runtime_.watch().is_silent(candidate_, timeout_seconds_)) ++candidate_;
   if (candidate_ != rank_) runtime_.send_control(candidate_, Control::Kind::kFailed, rank_, *unreported_);
   else if (!to_report_) to_report_ = Report{rank_, *unreported_};
 }
 
 void Ending::report() {
-  print_error("zoetrope: {}\n", printable(to_report_->why));
+  const size_t sentence = to_report_->why.find('\n');
+  stalled_ = sentence != std::string::npos;
   failed_rank_ = to_report_->rank;
-  why_ = to_report_->why;
+  why_ = to_report_->why.substr(0, sentence);
+  if (stalled_) print_error_text(to_report_->why.substr(sentence + 1));
+  print_error("zoetrope: {}\n", printable(why_));
   to_report_.reset();
   stopped_ = reporter_ = true;
   stopped_at_ = Clock::now();
   collector_ = rank_;
   unreported_.reset();
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) runtime_.send_control(peer, Control::Kind::kStop, failed_rank_, why_);
+    if (peer != rank_) runtime_.send_control(peer, Control::Kind::kStop, failed_rank_, why_, 0, stalled_);
   runtime_.set_failed(failed_rank_, why_);
   if (ended_) tell_collector();
 }
@@ -77,12 +101,13 @@ void Ending::handle(const Control& message, int sender) {
   heard_[static_cast<size_t>(sender)] = Clock::now();
   switch (message.kind) {
     case Control::Kind::kFailed:
-      if (stopped_) runtime_.send_control(sender, Control::Kind::kStop, failed_rank_, why_);
+      if (stopped_) runtime_.send_control(sender, Control::Kind::kStop, failed_rank_, why_, 0, stalled_);
       else if (!to_report_) to_report_ = Report{message.rank, message.text};
       break;
     case Control::Kind::kStop:
       if (stopped_) break;
       stopped_ = true;
+      stalled_ = message.stalled;
       stopped_at_ = Clock::now();
       failed_rank_ = message.rank;
       why_ = message.text;
@@ -102,6 +127,8 @@ void Ending::handle(const Control& message, int sender) {
       runtime_.send_control(sender, Control::Kind::kPong, rank_);
       break;
     case Control::Kind::kPong:
+      runtime_.watch().answered(sender, message.activity);
+      break;
     case Control::Kind::kGivenUp:
       break;
   }
@@ -125,14 +152,21 @@ void Ending::poll() {
   if (released_) return;
   const Clock::time_point now = Clock::now();
   notice_pause();
-  if (to_report_ && now >= quiet_until_) report();
+  if (runtime_.in_run() && !stopped_) look_for_ended_processes(now);
+  if (to_report_ && now >= quiet_until_ && (!saw_ended_process_ || told_of_ended_process_)) report();
   if (unreported_ && now - asked_at_ > kAnswer) {
     ++candidate_;
     ask_reporter();
     return;
   }
   // Others than the reporter wait longer: it is the reporter's to decide, unless it is gone too.
-  if (stopped_ && now - stopped_at_ > (reporter_ ? kGrace : 3 * kGrace)) abort_run();
+  const Seconds grace =
+      stalled_ ? (reporter_ ? kGraceStalled : kGraceStalledOthers) : (reporter_ ? kGrace : 3 * kGrace);
+  if (stopped_ && now - stopped_at_ > grace) abort_run();
+  if (stopped_ && stalled_ && collector_ == rank_) {
+    runtime_.ask(stopped_at_, kAnswerStopped);
+    if (only_silent_ones_run()) abort_run();
+  }
   if (ended_ && !stopped_ && !unreported_) check_alive();
 }
 
@@ -149,15 +183,45 @@ void Ending::check_alive() {
     if (!awaited || peer == rank_) continue;
     if (ping) runtime_.send_control(peer, Control::Kind::kPing, rank_);
     if (now - heard_[index] <= timeout) continue;
-    unreported_ = fmt::format("rank {} waited {:g} s for rank {} in 'end of the run': it does not answer", rank_,
+    unreported_ = fmt::format("rank {} waited {:g} s for rank {} in 'end of the run': it does not answer\n", rank_,
                               timeout_seconds_, peer);
     ask_reporter();
     return;
   }
 }
 
+// Before any other failure is reported: where a process is killed, the launcher soon ends the others, which then speak
+// of that.
+void Ending::look_for_ended_processes(Clock::time_point now) {
+  if (told_of_ended_process_) return;
+  const std::optional<int> ended = runtime_.watch().ended_process(to_report_.has_value());
+  if (!ended) return;
+  if (!saw_ended_process_) {
+    saw_ended_process_ = now;
+    runtime_.ask(Clock::time_point(), kAnswerStopped);
+  }
+  if (now - *saw_ended_process_ < kGather) return;
+  told_of_ended_process_ = true;
+  to_report_.reset();
+  unreported_ = runtime_.ended_process_text(*ended);
+  ask_reporter();
+}
+
+bool Ending::only_silent_ones_run() const {
+  for (int peer = 0; peer < size_; ++peer)
+    if (!ended_ranks_[static_cast<size_t>(peer)] &&
+        (peer == rank_ || !runtime_.watch().is_silent(peer, kAnswerStopped)))
+      return false;
+  return true;
+}
+
 void Ending::abort_run() {
   remove_unfinished_files();
+  // It asks the launcher, which another host may have and not answer.
+  std::thread([] {
+    std::this_thread::sleep_for(kAbort);
+    std::_Exit(EXIT_FAILURE);
+  }).detach();
   MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
   std::_Exit(EXIT_FAILURE);
 }

@@ -7,6 +7,9 @@
 //   a body ends      → kEnded to the collector (the reporter after a failure, otherwise rank 0)
 //   all have ended   → collector sends kRelease; all ranks call MPI_Finalize
 //   some do not end  → after kGrace seconds the reporter calls MPI_Abort, which ends stopped processes too
+//
+// Two failures are reported before a body ends: a wait that has passed its deadline, and a process that has ended.
+// After them less is waited for: until all have ended but those that do not answer, or for kGraceStalled.
 #pragma once
 
 #include <optional>
@@ -21,12 +24,17 @@ class Ending {
  public:
   Ending(Runtime& runtime, int rank, int size);
 
-  // All called on the progress thread with the runtime's mutex held.
+  // All called with the runtime's mutex held, on the progress thread but for begin() and is_paused().
+  void begin(double timeout_seconds) { timeout_seconds_ = timeout_seconds; }
   void body_ended(const std::string& failure, double timeout_seconds);
+  // `text`: a sentence, and lines on who waits for whom.
+  void stalled(const std::string& text);
   void handle(const Control& message, int sender);
   void poll();  // deadlines
   bool released() const { return released_; }
   bool failed() const { return stopped_; }
+  // Whether this process has been stopped for a while, or still is.
+  bool is_paused() const;
 
  private:
   void notice_pause();
@@ -35,6 +43,8 @@ class Ending {
   void tell_collector();
   void note_ended(int rank);
   void check_alive();
+  void look_for_ended_processes(Clock::time_point now);
+  bool only_silent_ones_run() const;
   [[noreturn]] static void abort_run();
 
   Runtime& runtime_;
@@ -44,6 +54,7 @@ class Ending {
   bool ended_ = false;     // this rank's body
   bool stopped_ = false;   // the run has failed and all ranks know
   bool reporter_ = false;  // this process printed the failure
+  bool stalled_ = false;   // the failure is that of a rank that will hardly end by itself
   bool released_ = false;
   int collector_ = 0;
   int candidate_ = 0;  // the rank that is asked to report
@@ -62,6 +73,8 @@ class Ending {
   Clock::time_point asked_at_;
   Clock::time_point stopped_at_;
   Clock::time_point pinged_at_;
+  std::optional<Clock::time_point> saw_ended_process_;
+  bool told_of_ended_process_ = false;
 };
 
 }  // namespace zoetrope::comm::mpi

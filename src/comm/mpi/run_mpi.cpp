@@ -13,6 +13,7 @@ int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& o
   const std::unique_ptr<Communicator> world = mpi_world(options);
   mpi::Runtime& runtime = mpi::Runtime::instance();
   std::string failure;
+  runtime.begin_run(options.timeout_seconds);
   try {
     body(*world);
   } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -36,6 +37,14 @@ void stop_this_process() {
   std::printf("stopped %d\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   raise(SIGSTOP);
+}
+
+// Longer than the deadline, but never so long without a new step.
+void begin_steps(Communicator& comm) {
+  for (int step = 4; step < 24; ++step) {
+    comm.set_step("step " + std::to_string(step));
+    sleep_for(0.2);
+  }
 }
 
 const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
@@ -109,6 +118,28 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
        comm.barrier();
        if (comm.rank() == 1) stop_this_process();
      }},
+    {"process_is_killed", [](Communicator& comm) { ring_without(comm, 2, [] { raise(SIGKILL); }); }},
+    {"rank_is_slow", [](Communicator& comm) { ring_without(comm, 1, [&] { begin_steps(comm); }); }},
+    {"rank_is_slow_and_waited_for", [](Communicator& comm) { ring_without(comm, 1, [&] { begin_steps(comm); }); }},
+    // Rank 0 is stopped in a wait for longer than the deadline, which does not count.
+    {"waiting_process_pauses",
+     [](Communicator& comm) {
+       char byte = 0;
+       const Segment piece{1 - comm.rank(), &byte, 1};
+       comm.barrier();
+       if (comm.rank() == 1) {
+         sleep_for(5);
+         comm.exchange({&piece, 1}, {}, "late").wait();
+         return;
+       }
+       std::thread stopper([] {
+         sleep_for(0.5);
+         const std::string go_on = "(sleep 4; kill -CONT " + std::to_string(getpid()) + ") &";
+         if (std::system(go_on.c_str()) == 0) kill(getpid(), SIGSTOP);
+       });
+       comm.exchange({}, {&piece, 1}, "late").wait();
+       stopper.join();
+     }},
     {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
     {"leaves_without_mpi",
      [](Communicator& comm) {
@@ -126,5 +157,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no such scenario\n");
     return 2;
   }
-  return zoetrope::comm::run_mpi(scenario->second, {.timeout_seconds = 2});
+  const bool extends = scenario->first == "rank_is_slow_and_waited_for";
+  return zoetrope::comm::run_mpi(scenario->second, {.timeout_seconds = 2, .extends = extends});
 }

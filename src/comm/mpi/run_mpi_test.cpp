@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,9 +19,9 @@ struct Outcome {
   std::string output;  // both streams
 };
 
-Outcome run(const std::string& scenario, int ranks = 4) {
+Outcome run(const std::string& scenario, int ranks = 4, const std::string& settings = "") {
   // `timeout` so that a hang fails this test alone.
-  const std::string command = "timeout -k 1 60 " ZOETROPE_MPIRUN " -n " + std::to_string(ranks) +
+  const std::string command = "timeout -k 1 60 " ZOETROPE_MPIRUN " " + settings + " -n " + std::to_string(ranks) +
                               " " ZOETROPE_RUN_MPI_DRIVER " " + scenario + " 2>&1";
   Outcome result;
   FILE* pipe = popen(command.c_str(), "r");
@@ -118,17 +119,59 @@ TEST(RunMpi, MismatchedSizesNameBothRanks) {
   expect_one_error(run("more_than_expected"), "rank 0 sends more bytes where rank 1 expects 7 bytes in 'unpack'");
 }
 
-// The neighbour that waits for the missing rank, or the next one round the ring, notices first.
+// The table of who waits for whom, one line per rank.
+void expect_table(const Outcome& result, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank)
+    EXPECT_EQ(count("\n" + result.output, "\n  rank " + std::to_string(rank) + " on "), 1) << rank << "\n"
+                                                                                           << result.output;
+}
+
+// The neighbour that waits for the missing rank, or the next one round the ring, notices first. Whoever it is names the
+// rank that all wait for.
 TEST(RunMpi, StoppedProcessIsNamedAndKilled) {
-  for (const char* scenario : {"process_stops", "process_0_stops"}) {
+  for (const auto& [scenario, rank] : {std::pair("process_stops", "1"), {"process_0_stops", "0"}}) {
     SCOPED_TRACE(scenario);
     const Outcome result = run(scenario);
     expect_one_error(result, "rank ");
     EXPECT_NE(result.output.find(" waited 2 s for rank "), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("in 'ring hop' at step 3: its 1 bytes did not arrive"), std::string::npos)
         << result.output;
+    const std::regex verdict(std::string("; rank ") + rank + " on [^ ]+ is dead: no sign of life for [0-9.]+ s\n");
+    EXPECT_TRUE(std::regex_search(result.output, verdict)) << result.output;
+    expect_table(result, 4);
     expect_stopped_process_is_gone(result);
   }
+}
+
+// mpirun ends the other ranks where one is killed, unless it is told not to; then it is theirs to notice. Its exit code
+// is 0 then, whatever theirs are.
+TEST(RunMpi, KilledProcessIsNamed) {
+  const Outcome result = run("process_is_killed", 4, "--enable-recovery");
+  EXPECT_NE(result.exit_code, 124) << "hangs\n" << result.output;
+  EXPECT_EQ(count(result.output, "zoetrope: "), 1) << result.output;
+  EXPECT_TRUE(
+      std::regex_search(result.output, std::regex("zoetrope: rank 2 on [^ ]+ is dead: its process has ended\n")))
+      << result.output;
+  expect_table(result, 4);
+}
+
+TEST(RunMpi, SlowRankIsNamedAsSlow) {
+  const Outcome result = run("rank_is_slow");
+  expect_one_error(result, "rank ");
+  EXPECT_TRUE(
+      std::regex_search(result.output, std::regex("; rank 1 on [^ ]+ is slow: it last entered 'barrier' at step ")))
+      << result.output;
+  expect_table(result, 4);
+}
+
+TEST(RunMpi, SlowRankIsWaitedForWhereWaitsExtend) {
+  const Outcome result = run("rank_is_slow_and_waited_for");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+TEST(RunMpi, TheTimeInWhichAProcessIsStoppedDoesNotCount) {
+  const Outcome result = run("waiting_process_pauses", 2);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 TEST(RunMpi, StoppedProcessIsNamedExactlyWhereOneRankWaits) {
@@ -143,7 +186,14 @@ TEST(RunMpi, ProcessThatStopsAtTheEndIsNoticed) {
   expect_stopped_process_is_gone(result);
 }
 
-TEST(RunMpi, StalledThreadEndsTheRun) { expect_one_error(run("thread_stalls"), "rank "); }
+TEST(RunMpi, StalledThreadIsNamedAndEndsTheRun) {
+  const Outcome result = run("thread_stalls");
+  expect_one_error(result, "rank ");
+  EXPECT_TRUE(
+      std::regex_search(result.output, std::regex("; rank 1 on [^ ]+ is stalled: it last entered 'barrier' at step 3")))
+      << result.output;
+  expect_table(result, 4);
+}
 
 TEST(RunMpi, RankThatLeavesEndsTheRun) { EXPECT_NE(run("leaves_without_mpi").exit_code, 0); }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <ctime>
 #include <set>
@@ -27,7 +28,6 @@ namespace zoetrope::comm::mpi {
 
 namespace {
 
-using Lock = std::unique_lock<std::mutex>;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
@@ -169,6 +169,10 @@ void Runtime::initialise() {
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
   largest_tag_ = found != 0 ? *static_cast<int*>(value) : 32767;
+  const Home mine = home_here();
+  std::vector<Home> homes(static_cast<size_t>(size_));
+  MPI_Allgather(&mine, sizeof mine, MPI_BYTE, homes.data(), sizeof mine, MPI_BYTE, control_);
+  watch_ = std::make_unique<Watch>(rank_, std::move(homes));
   ending_ = std::make_unique<Ending>(*this, rank_, size_);
   receive_control();
 }
@@ -207,8 +211,10 @@ void Runtime::loop() {
     const bool moved = poll() || !submitted.empty();
     {
       const std::lock_guard lock(mutex_);
+      if (const auto text = std::exchange(stalled_, std::nullopt)) ending_->stalled(*text);
       if (const auto end = std::exchange(body_end_, std::nullopt))
         ending_->body_ended(end->failure, end->timeout_seconds);
+      if (!waits_.empty()) ask(waits_.front().begin, waits_.front().timeout_seconds);
       ending_->poll();
       if (ending_->released()) done_.notify_all();
     }
@@ -282,14 +288,17 @@ void Runtime::receive_control() {
   slots_.push_back({.exchange = {}, .control = {}, .control_receive = true, .dropped = {}});
 }
 
-void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text, int tag) {
+void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text, int tag,
+                           bool stalled) {
   auto message = std::make_unique<Control>();
   message->kind = kind;
   message->rank = about_rank;
   message->tag = tag;
-  text.copy(message->text, sizeof message->text - 1);
+  message->stalled = stalled;
+  if (kind == Control::Kind::kPong) message->activity = activity(main_wait());
+  const size_t used = offsetof(Control, text) + text.copy(message->text, sizeof message->text - 1) + 1;
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Isend(message.get(), sizeof *message, MPI_BYTE, peer, kControlTag, control_, &request);
+  MPI_Isend(message.get(), static_cast<int>(used), MPI_BYTE, peer, kControlTag, control_, &request);
   requests_.push_back(request);
   slots_.push_back({.exchange = {}, .control = std::move(message), .dropped = {}});
 }
@@ -426,41 +435,10 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
   const std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange->name, failed_rank_, failure_));
   throw_if_stopped(*exchange->stop, exchange->name);
-  exchange->posted = Clock::now();
+  last_change_ = exchange->posted = Clock::now();
+  last_operation_ = exchange->name;
   submitted_.push_back(exchange);
   work_.notify_all();
-}
-
-void Runtime::wait(Exchange& exchange, double timeout_seconds) {
-  Lock lock(mutex_);
-  const auto ready = [&] {
-    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || is_stopped(*exchange.stop);
-  };
-  bool in_time = ready();
-  if (!in_time) {
-    const bool rank = exchange.rank_thread.value_or(std::this_thread::get_id()) == std::this_thread::get_id();
-    if (rank) {
-      rank_waits_ = wait_began_ = true;
-      work_.notify_all();
-    }
-    in_time = done_.wait_until(lock, deadline_after(timeout_seconds), ready);
-    if (rank) rank_waits_ = false;
-  }
-  if (!exchange.error.empty()) throw Error(exchange.error);
-  if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
-  if (exchange.unfinished > 0) throw_if_stopped(*exchange.stop, exchange.name);
-  if (in_time) return;
-  exchange.timed_out = true;
-  // Small sends end without their receiver, so a receive says more.
-  const auto unfinished = [](bool sends) {
-    return [sends](const Piece& piece) { return !piece.done && piece.sends == sends; };
-  };
-  auto piece = std::find_if(exchange.pieces.begin(), exchange.pieces.end(), unfinished(false));
-  if (piece == exchange.pieces.end())
-    piece = std::find_if(exchange.pieces.begin(), exchange.pieces.end(), unfinished(true));
-  throw Error(timeout_message(rank_, timeout_seconds, piece->peer, exchange.name, step_,
-                              piece->sends ? fmt::format("it did not take the {} bytes sent to it", piece->bytes)
-                                           : fmt::format("its {} bytes did not arrive", piece->bytes)));
 }
 
 void Runtime::stop(StopState& state) {
@@ -526,14 +504,6 @@ void Runtime::complete_local(Exchange& exchange, size_t piece) {
   note_done(exchange);
 }
 
-bool Runtime::end_run(const std::string& failure, double timeout_seconds) {
-  Lock lock(mutex_);
-  body_end_ = BodyEnd{failure, timeout_seconds};
-  work_.notify_all();
-  done_.wait(lock, [&] { return ending_->released(); });
-  return !ending_->failed();
-}
-
 void Runtime::finish() {
   {
     const std::lock_guard lock(mutex_);
@@ -546,11 +516,6 @@ void Runtime::finish() {
 bool Runtime::finishing() {
   const std::lock_guard lock(mutex_);
   return finish_;
-}
-
-void Runtime::set_step(std::string step) {
-  const std::lock_guard lock(mutex_);
-  step_ = std::move(step);
 }
 
 void Runtime::set_failed(int rank, const std::string& why) {

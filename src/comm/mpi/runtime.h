@@ -27,6 +27,8 @@
 
 #include "zoetrope/communicator.h"
 
+#include "comm/mpi/watch.h"
+#include "comm/stall.h"
 #include "comm/transport.h"
 
 namespace zoetrope::comm::mpi {
@@ -74,14 +76,18 @@ struct Control {
     kGivenUp,  // I have given up what I sent you with this tag: receive and drop it, so that my buffers are free
   };
   Kind kind = Kind::kPing;
-  int rank = 0;  // the failed one (kFailed, kStop), else the sender
-  int tag = 0;   // of kGivenUp
-  char text[3000] = {};
+  int rank = 0;          // the failed one (kFailed, kStop), else the sender
+  int tag = 0;           // of kGivenUp
+  bool stalled = false;  // kStop: a rank does not go on, and will hardly end by itself
+  Activity activity;     // kPong: of the sender
+  char text[3000] = {};  // the last member: what is not used of it is not sent
 };
 
 class Ending;
 
 class Runtime {
+  using Lock = std::unique_lock<std::mutex>;
+
  public:
   // The one of this process; started by the first call.
   static Runtime& instance();
@@ -96,7 +102,7 @@ class Runtime {
   void submit(const std::shared_ptr<Exchange>& exchange);
   // Until the exchange is finished; throws Error when it failed, it was stopped, the run failed, or the deadline
   // passed.
-  void wait(Exchange& exchange, double timeout_seconds);
+  void wait(Exchange& exchange, const Deadline& deadline);
   // Waits of this communicator, and of those split from it, end.
   void stop(StopState& state);
   // A communicator goes away: once it or one that it comes from is stopped, what still arrives for it is dropped.
@@ -112,15 +118,26 @@ class Runtime {
 
   void set_step(std::string step);
 
-  // The end of a run, see run_mpi.cpp. Reports `failure` unless it is empty; returns when all ranks have ended: whether
-  // all went well.
+  // The end of a run, see run_mpi.cpp. Once it has begun, a wait that passes its deadline fails on all ranks at once,
+  // and so do all when a process has ended.
+  void begin_run(double timeout_seconds);
+  // Reports `failure` unless it is empty; returns when all ranks have ended: whether all went well.
   bool end_run(const std::string& failure, double timeout_seconds);
   // Ends MPI (or frees what was created here, if the program initialised it) and the progress thread; collective.
   void finish();
   bool finishing();  // finish() was called
 
   // For Ending, on the progress thread. With the mutex held.
-  void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {}, int tag = 0);
+  void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {}, int tag = 0,
+                    bool stalled = false);
+  Watch& watch() { return *watch_; }
+  bool in_run() const { return in_run_; }
+  // Asks the others what they do, as in a wait since `begin`.
+  void ask(Clock::time_point begin, double timeout_seconds);
+  // A sentence on a rank whose process has ended, and in the lines after it what each rank does.
+  std::string ended_process_text(int rank) const;
+  // This process did not run for as long: its waits last longer.
+  void note_pause(Clock::duration pause);
   // All waits throw from now on. With the mutex held.
   void set_failed(int rank, const std::string& why);
 
@@ -132,6 +149,12 @@ class Runtime {
     std::string failure;
     double timeout_seconds = 0;
   };
+  struct Wait {
+    Exchange* exchange;
+    Clock::time_point begin;
+    double timeout_seconds;
+    bool of_rank;  // of its own thread
+  };
   struct Slot {
     std::shared_ptr<Exchange> exchange;  // null for control messages
     size_t piece = 0;
@@ -139,6 +162,14 @@ class Runtime {
     bool control_receive = false;
     std::unique_ptr<std::byte[]> dropped;  // of a message that nobody wants
   };
+
+  static const Piece& awaited(const Exchange& exchange);
+  Activity activity(const Wait* wait) const;
+  const Wait* main_wait() const;
+  std::vector<RankState> states(const Wait* wait, double timeout_seconds) const;
+  bool ready(const Exchange& exchange) const;
+  bool ends_in_time(Lock& lock, const Wait& wait, const Deadline& deadline);
+  [[noreturn]] void throw_timeout(const Wait& wait);
 
   void run();
   void initialise();
@@ -178,8 +209,17 @@ class Runtime {
   std::optional<BodyEnd> body_end_;  // on its way to the progress thread
   int failed_rank_ = -1;
   std::string failure_;
-  std::string step_;
   std::unique_ptr<Ending> ending_;
+  // What this rank does, for the others.
+  std::string step_;
+  const char* last_operation_ = "";
+  Clock::time_point last_change_ = Clock::now();  // when it entered or left an operation or began a step
+  std::vector<Wait> waits_;                       // now, of all its threads
+  bool in_run_ = false, body_has_ended_ = false;
+  Clock::duration paused_{};
+  std::optional<std::string>
+      stalled_;  // a sentence and lines on who waits for whom, on their way to the progress thread
+  std::unique_ptr<Watch> watch_;
 
   // Touched by the progress thread alone.
   std::vector<MPI_Request> requests_;
