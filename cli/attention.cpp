@@ -46,15 +46,15 @@ std::string help() {
       describe_options(options).help(), attention_json_help());
 }
 
-double timeout(const std::vector<std::string>& arguments) {
+comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   AttentionOptions options;
   OptionSet set = describe_options(options);
   try {
     parse(arguments, set);
   } catch (const std::exception&) {
-    return AttentionOptions().comm_timeout;
+    return {.timeout_seconds = AttentionOptions().comm_timeout};
   }
-  return options.comm_timeout;
+  return {.timeout_seconds = options.comm_timeout};
 }
 
 struct AttentionOutput {
@@ -235,7 +235,7 @@ const Command kAttention = {"attention",
                             "key=value…",
                             "Compute attention over ranks, on tensors from a file or random ones; time and verify it",
                             help,
-                            timeout,
+                            deadline,
                             run};
 
 }  // namespace zoetrope::cli

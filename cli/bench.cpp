@@ -235,15 +235,15 @@ int run(const Words& arguments, comm::Communicator* world) {
   return 0;
 }
 
-double timeout(const Words& arguments) {
+comm::RankOptions deadline(const Words& arguments) {
   Settings settings;
   try {
     choose(arguments, settings, false);
   } catch (const std::exception&) {
-    return bench::kCommTimeout;
+    return {.timeout_seconds = bench::kCommTimeout};
   }
-  if (arguments[0] == "pipeline") return settings.pipeline.comm_timeout;
-  return arguments[0] == "comm" ? settings.comm.comm_timeout : settings.attention.comm_timeout;
+  if (arguments[0] == "pipeline") return {.timeout_seconds = settings.pipeline.comm_timeout};
+  return {.timeout_seconds = arguments[0] == "comm" ? settings.comm.comm_timeout : settings.attention.comm_timeout};
 }
 
 std::string help() {
@@ -265,6 +265,6 @@ std::string help() {
 }  // namespace
 
 const Command kBench = {
-    "bench", "MODE [key=value …]", "Measure the machine's limits and how close the engine comes", help, timeout, run};
+    "bench", "MODE [key=value …]", "Measure the machine's limits and how close the engine comes", help, deadline, run};
 
 }  // namespace zoetrope::cli

@@ -47,15 +47,15 @@ std::string help() {
       describe(options).help());
 }
 
-double timeout(const std::vector<std::string>& words) {
+comm::RankOptions deadline(const std::vector<std::string>& words) {
   Options options;
   OptionSet set = describe(options);
   try {
     for (const std::string& word : words) set.set_argument(word);
   } catch (const std::exception&) {
-    return bench::CalibrateSettings().comm_timeout;
+    return {.timeout_seconds = bench::CalibrateSettings().comm_timeout};
   }
-  return options.settings.comm_timeout;
+  return {.timeout_seconds = options.settings.comm_timeout};
 }
 
 // The folder of the user's cache is created; one that the user named must exist.
@@ -115,6 +115,6 @@ int run(const std::vector<std::string>& words, comm::Communicator* world) {
 }  // namespace
 
 const Command kCalibrate = {"calibrate", "[key=value …]", "Measure this machine, or the hosts of an MPI job, for plans",
-                            help,        timeout,         run};
+                            help,        deadline,        run};
 
 }  // namespace zoetrope::cli

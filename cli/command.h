@@ -16,9 +16,9 @@ struct Command {
   const char* synopsis;   // after the name, as --help shows it
   const char* summary;    // one line
   std::string (*help)();  // the keys it takes
-  // comm_timeout from these arguments, needed before the ranks of an MPI job can communicate; the default where they
-  // are wrong (run() then reports it).
-  double (*timeout)(const std::vector<std::string>& arguments);
+  // How long the ranks of an MPI job wait for each other, by these arguments, needed before they can communicate; the
+  // default where the arguments are wrong (run() then reports it).
+  comm::RankOptions (*deadline)(const std::vector<std::string>& arguments);
   // Runs with the arguments after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
   bool takes_keys_of_generate = false;  // next to those that help() describes

@@ -13,6 +13,7 @@
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "pipeline/comm_timeout.h"
 #include "pipeline/preview_file.h"
 #include "pipeline/run_settings.h"
 #include "pipeline/series_journal.h"
@@ -101,15 +102,15 @@ Callbacks make_callbacks(bool speaks) {
   return callbacks;
 }
 
-double timeout(const std::vector<std::string>& arguments) {
+comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   try {
     parse_generate_words(arguments, settings.run, set);
   } catch (const std::exception&) {
-    return pipeline::GenerateOptions().comm_timeout;
+    return pipeline::rank_options({});
   }
-  return settings.run.comm_timeout;
+  return pipeline::rank_options(settings.run);
 }
 
 void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSettings& settings) {
@@ -148,7 +149,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 
 }  // namespace
 
-const Command kGenerate = {"generate", "CONFIG.yml|MODEL_DIR key=value…", "Turn a prompt into a video", help, timeout,
+const Command kGenerate = {"generate", "CONFIG.yml|MODEL_DIR key=value…", "Turn a prompt into a video", help, deadline,
                            run};
 
 }  // namespace zoetrope::cli

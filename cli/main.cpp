@@ -47,8 +47,7 @@ std::vector<std::string> settings_of(const std::vector<std::string>& words) {
 
 int run_here_or_on_ranks(const Command& command, const std::vector<std::string>& arguments) {
   if (!comm::launched_by_mpi()) return command.run(arguments, nullptr);
-  comm::RankOptions options;
-  if (command.timeout != nullptr) options.timeout_seconds = command.timeout(arguments);
+  const comm::RankOptions options = command.deadline != nullptr ? command.deadline(arguments) : comm::RankOptions();
   return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
 }
 

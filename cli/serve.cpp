@@ -12,6 +12,7 @@
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "pipeline/comm_timeout.h"
 #include "pipeline/run_settings.h"
 #include "server/video_request.h"
 
@@ -91,17 +92,19 @@ std::string help() {
       server::describe_serve_options(options).help());
 }
 
-double timeout(const std::vector<std::string>& arguments) {
-  std::optional<double> longest;
+comm::RankOptions deadline(const std::vector<std::string>& arguments) {
+  std::optional<comm::RankOptions> longest;
   try {
     const Settings settings = parse(arguments);
     for (const std::string& word : settings.models) {
-      const double timeout = served_model(word, settings.of_all_models, false).options.comm_timeout;
-      longest = std::max(longest.value_or(timeout), timeout);
+      const comm::RankOptions one = pipeline::rank_options(served_model(word, settings.of_all_models, false).options);
+      if (!longest) longest = one;
+      longest->timeout_seconds = std::max(longest->timeout_seconds, one.timeout_seconds);
+      longest->extends = longest->extends || one.extends;
     }
   } catch (const std::exception&) {  // which run() says
   }
-  return longest.value_or(pipeline::GenerateOptions().comm_timeout);
+  return longest.value_or(pipeline::rank_options({}));
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -111,13 +114,13 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   for (const std::string& word : settings.models)
     models.push_back(served_model(word, settings.of_all_models, prints_notes));
   stop_at_safe_points();
-  server::serve(settings.serve, std::move(models), interrupted, world, timeout(arguments));
+  server::serve(settings.serve, std::move(models), interrupted, world, deadline(arguments).timeout_seconds);
   return 0;
 }
 
 }  // namespace
 
 const Command kServe = {
-    "serve", "MODEL_DIR|CONFIG.yml… key=value…", "Turn prompts into videos by HTTP", help, timeout, run, true};
+    "serve", "MODEL_DIR|CONFIG.yml… key=value…", "Turn prompts into videos by HTTP", help, deadline, run, true};
 
 }  // namespace zoetrope::cli

@@ -81,7 +81,9 @@ struct ModelOptions {
   std::optional<int64_t> ranks;        // in-process ranks; under mpirun the world size
   std::optional<int64_t> threads;      // compute threads of the process; unset: all cores
   std::optional<double> memory_limit;  // GB that this process may use; unset: what the machine has available
-  double comm_timeout = 300;           // seconds that any wait for another rank may last
+  // Seconds that any wait for another rank may last. Unset: from the predicted time of a step, and for as long as that
+  // rank goes on.
+  std::optional<double> comm_timeout;
   bool check_finite = true;  // end with an Error that names the first value, step and rank that is NaN or infinite
 
   // How the ranks are used. The planner decides what is unset here and in `strategy`: the fastest that fits.

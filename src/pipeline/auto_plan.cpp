@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
+#include "pipeline/comm_timeout.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/rank_heartbeat.h"
@@ -213,6 +214,7 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
   } else {
     heartbeat.wait();
   }
+  if (plan.priced()) plan.step_timeout = step_timeout(plan.predicted.step, plan.layout);
   if (world.size() > 1) {
     auto length = static_cast<int64_t>(refusal.size());
     world.broadcast(0, &length, sizeof length, kPlan);
@@ -221,6 +223,9 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
     else {
       world.broadcast(0, &plan.layout, sizeof plan.layout, kPlan);
       world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
+      double timeout = plan.step_timeout.value_or(0);
+      world.broadcast(0, &timeout, sizeof timeout, kPlan);
+      if (timeout > 0) plan.step_timeout = timeout;
     }
   }
   if (!refusal.empty()) fail("{}", refusal);

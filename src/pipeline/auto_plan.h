@@ -33,6 +33,8 @@ struct AutoPlan {
   planner::Bytes bytes_per_rank;
   bool first_use = false;  // with figures that were measured on first use
   double model_error = 0;  // relative; times closer than this are ties
+  // Of waits in a step where comm_timeout=auto, on every rank; none where no profile speaks of this machine.
+  std::optional<double> step_timeout;
   // The fastest that is another use of the ranks.
   struct Next {
     std::string layout_text;

@@ -125,6 +125,7 @@ void Denoiser::load_first_expert(int64_t done, const std::function<bool()>& canc
 
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
+  if (setup_.step_timeout) world_.set_timeout(comm::RankOptions().timeout_seconds);
   // The previous expert goes first: two would be twice the memory.
   if (expert_weights_ != nullptr) expert_weights_->settle();
   transformer_.reset();
@@ -314,6 +315,13 @@ void Denoiser::compute_full_step_again(const Probe& probe) {
   velocity(from.full_latents, solver_->timesteps()[static_cast<size_t>(from.full_step)], {}, probe);
 }
 
+void Denoiser::begin_part(const std::string& part) {
+  world_.set_step(part);
+  context_->set_step(part);
+  data_->set_step(part);
+  tensor_->set_step(part);
+}
+
 void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const DenoiseState* from) {
   sampling::Solver* const solver = solver_.get();
   const int64_t steps = solver->steps();
@@ -325,10 +333,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
     setup_.weights.require_unchanged(expert_);
     step_ = fmt::format("step {} of {}", i + 1, steps);
-    world_.set_step(step_);
-    context_->set_step(step_);
-    data_->set_step(step_);
-    tensor_->set_step(step_);
+    begin_part(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
     const auto stop_if_cancelled = [&] {
       if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);
@@ -337,7 +342,9 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     int64_t layer = 0;
     const Probe probe = [&](std::string_view tensor, const TensorView&) {
       if (callbacks.cancelled) stop_if_cancelled();
-      if (callbacks.layer && tensor.starts_with("block.")) callbacks.layer(++layer, layers);
+      if (!tensor.starts_with("block.")) return;
+      begin_part(fmt::format("{}, after layer {} of {}", step_, ++layer, layers));
+      if (callbacks.layer) callbacks.layer(layer, layers);
     };
     const trace::Span span(stream_.lane(), step_.c_str());
     const auto begin = trace::Clock::now();
@@ -351,11 +358,13 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
     reuse_.count(i, decision, seconds);
+    if (setup_.step_timeout) world_.set_timeout(*setup_.step_timeout);
     if (callbacks.step)
       callbacks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});
   }
   for (int64_t video = 0; video < setup_.plan.videos; ++video)
     put_given_frames(setup_.conditions, latents.slice(0, video, video + 1));
+  if (setup_.step_timeout) world_.set_timeout(comm::RankOptions().timeout_seconds);
   expert_weights_->settle();
   setup_.weights.require_unchanged(expert_);
   setup_.weights.finish_cache(expert_);

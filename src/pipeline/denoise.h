@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,7 +67,8 @@ class Denoiser {
     bool mask_padding_tokens;
     ExpertWeights& weights;
     SharedContexts& contexts;
-    bool check_finite = true;  // of every step
+    bool check_finite = true;                 // of every step
+    std::optional<double> step_timeout = {};  // of waits in a step, once its expert has made one; unset: as others
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
@@ -110,6 +112,7 @@ class Denoiser {
   void restore(const DenoiseState& from, size_t size);
   // Computes the residual that a step reuses, which another run had: its last full step once more.
   void compute_full_step_again(const Probe& probe);
+  void begin_part(const std::string& part);  // for messages about this rank
   void set_animation(const std::function<bool()>& cancelled);
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);

@@ -47,6 +47,12 @@ std::vector<std::string> parse_names(std::string_view text) {
   }
   return names;
 }
+
+std::optional<double> parse_comm_timeout(std::string_view text) {
+  if (text == "auto") return std::nullopt;
+  return parse_number(text, {0.01, 1e7});
+}
+
 std::string names_text(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ",")); }
 
 }  // namespace
@@ -217,7 +223,12 @@ OptionSet describe_options(GenerateOptions& o) {
           "planner chooses")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
-      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds that a wait for another rank may last")
+      .value<std::optional<double>>(
+          "comm_timeout", o.comm_timeout, "auto, 0.01 … 10000000", parse_comm_timeout,
+          [](const std::optional<double>& seconds) { return seconds ? fmt::to_string(*seconds) : "auto"; },
+          "seconds that a wait for another rank may last; auto: from the predicted time of a step, at least 60, and "
+          "for "
+          "as long as that rank goes on")
       .flag("check_finite", o.check_finite,
             "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
+#include "pipeline/comm_timeout.h"
 #include "pipeline/run.h"
 
 namespace zoetrope {
@@ -86,9 +87,7 @@ std::vector<Video> Model::generate(const std::vector<Request>& requests, const s
   check_sinks(requests, sinks);
   const std::lock_guard lock(impl_->one_at_a_time);
   if (comm::launched_by_mpi()) {
-    comm::RankOptions ranks;
-    ranks.timeout_seconds = impl_->model.options.comm_timeout;
-    if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(ranks);
+    if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(pipeline::rank_options(impl_->model.options));
     return generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), requests, sinks, callbacks);
   }
   return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty())).run_on_threads(sinks, callbacks);

@@ -16,6 +16,7 @@
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
+#include "pipeline/comm_timeout.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -251,10 +252,9 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   begin_journal(world, seeds, callbacks, journal);
   std::vector<Video> results;
   try {
-    // What a part of the run takes is not compared with the plan.
     results = run_once(world,
-                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop,
-                        journal.resumes ? nullptr : &planned, plan_, outputs, trace_.get(), seeds, in_memory, &journal},
+                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs,
+                        trace_.get(), seeds, in_memory, &journal},
                        callbacks);
   } catch (const Error&) {
     if (journal.journal && callbacks.note)
@@ -402,8 +402,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
 }
 
 std::vector<Video> Run::run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
-  comm::RankOptions ranks;
-  ranks.timeout_seconds = options_.comm_timeout;
+  comm::RankOptions ranks = rank_options(options_);
   ranks.trace = recorder();
   std::vector<Video> results;
   comm::run_ranks(

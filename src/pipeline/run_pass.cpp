@@ -120,7 +120,8 @@ void add_wholes(trace::Timing& timing) {
 
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                             Video& result) const {
-  if (pass.planned == nullptr || !pass.planned->priced()) return;
+  // What is left of a run that resumes was not planned.
+  if (pass.planned == nullptr || !pass.planned->priced() || (pass.journal != nullptr && pass.journal->resumes)) return;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
   result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
@@ -224,7 +225,8 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                               options_.mask_padding_tokens,
                               weights,
                               contexts,
-                              options_.check_finite};
+                              options_.check_finite,
+                              options_.comm_timeout || planned == nullptr ? std::nullopt : planned->step_timeout};
   Denoiser denoiser(setup, s.world, stream, s.timing);
   const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
   if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
@@ -313,6 +315,7 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
   if (s.pass.journal != nullptr && !s.pass.journal->folder.empty())
     journaled = {s.pass.journal->folder, s.journal(), goes_on ? &*from->decode : nullptr, record};
   if (s.journal() != nullptr && !goes_on) s.journal()->record(record());
+  s.world.set_step("the decoding of frames");
   decode_frames(s.stage, s.world, open_.vae_decoder, latents, to, journaled ? &*journaled : nullptr);
   if (part.last) return;
   s.world.broadcast(0, s.tail.view().raw(), s.tail.view().bytes(), "frames that segments share");
