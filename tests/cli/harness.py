@@ -203,13 +203,14 @@ def one_line_pipe():
 class PausedMpi(Paused):
     """Under mpirun, which reads the standard error of all ranks however much comes: rank 0 is given the pipe directly."""
 
-    def __init__(self, cwd, ranks, arguments):
+    def __init__(self, cwd, ranks, arguments, mpirun_words=()):
         self.said = tempfile.TemporaryFile()  # by mpirun, and by the other ranks
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.bind("")  # an abstract address, made up by the kernel: no file
         self.socket.listen(1)
         address = self.socket.getsockname().decode("latin-1")[1:]
         command = mpirun((1, arguments), (ranks - 1, arguments))
+        command[1:1] = mpirun_words
         at = command.index(PROGRAM)
         command[at:at] = [sys.executable, "-c", TAKES_THE_PIPE, address]
         super().__init__(cwd, command, MPI_ENV)
@@ -277,6 +278,27 @@ def mpirun(*blocks):
     for i, (count, arguments) in enumerate(blocks):
         words += ([":"] if i else []) + ["-n", str(count), PROGRAM, "generate", MODEL, *SMALL, *arguments]
     return words
+
+
+def environment_of(process):
+    try:
+        words = pathlib.Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # it has ended
+        return {}
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def rank_processes(mpirun_process):
+    """The process ids of the ranks that run on this host, by rank."""
+    children = subprocess.run(["pgrep", "-P", str(mpirun_process)], text=True, stdout=subprocess.PIPE).stdout.split()
+    found = {process: environment_of(process).get("OMPI_COMM_WORLD_RANK") for process in map(int, children)}
+    return {int(rank): process for process, rank in found.items() if rank is not None}
+
+
+def shared_memory_of(process):
+    """A function that lists what the MPI job of this process has in /dev/shm, also when it has ended."""
+    job = f"{int(environment_of(process)['PMIX_NAMESPACE']):x}"
+    return lambda: [path.name for path in pathlib.Path("/dev/shm").iterdir() if job in path.name.split(".")]
 
 
 def use(program, model=None):

@@ -4,10 +4,8 @@
     mpi_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
     mpi_test.py --list                the names
 """
-import os
 import pathlib
 import signal
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -78,28 +76,6 @@ def mpi_signals_to_mpirun_leave_nothing(cwd):
             until(lambda: not files_in(cwd), f"no rank has removed the unfinished file after {number.name}")
             paused.release()
         assert not files_in(cwd), files_in(cwd)
-
-
-@test
-def mpi_a_stopped_rank_is_named(cwd):
-    stop_rank(cwd, 1)
-
-
-@test
-def mpi_a_stopped_writer_is_named_and_leaves_nothing(cwd):
-    stop_rank(cwd, 0)
-
-
-def stop_rank(cwd, rank):
-    with PausedMpi(cwd, 2, ["output=a.gif", "comm_timeout=3", "threads=1", *MANY_STEPS]) as paused:
-        paused.until("Denoise: step 1 of")
-        ranks = subprocess.run(["pgrep", "-P", str(paused.process.pid)], text=True, stdout=subprocess.PIPE).stdout.split()
-        assert len(ranks) == 2, ranks
-        variable = f"OMPI_COMM_WORLD_RANK={rank}".encode()
-        stopped = [p for p in ranks if variable in pathlib.Path(f"/proc/{p}/environ").read_bytes().split(b"\0")]
-        os.kill(int(stopped[0]), signal.SIGSTOP)
-        result = paused.release()
-    refused(cwd, result, "rank 0", "rank 1", "step")
 
 
 @test
