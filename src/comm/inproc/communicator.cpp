@@ -344,12 +344,14 @@ std::vector<RankState> World::states() const {
 
 void Operation::throw_timeout(double timeout_seconds) const {
   const Awaited piece = awaited();
-  const std::vector<RankState> states = world_->states();
-  const std::string detail = fmt::format("its {} of {} bytes {}; {}", piece.sends ? "receive" : "send", piece.own.bytes,
-                                         piece.other.posted ? "did not end" : "was never posted",
-                                         verdict(states, world_rank_, timeout_seconds));
-  if (!world_->stalled) print_error_text(waits_table(states, world_rank_));
-  world_->stalled = true;
+  if (world_->stall_verdict.empty()) {
+    const std::vector<RankState> states = world_->states();
+    world_->stall_verdict = verdict(states, world_rank_, timeout_seconds);
+    print_error_text(waits_table(states, world_rank_));
+  }
+  const std::string detail =
+      fmt::format("its {} of {} bytes {}; {}", piece.sends ? "receive" : "send", piece.own.bytes,
+                  piece.other.posted ? "did not end" : "was never posted", world_->stall_verdict);
   throw Error(timeout_message(world_rank_, timeout_seconds, piece.other.world_rank, name_,
                               world_->ranks[static_cast<size_t>(world_rank_)].step, detail));
 }

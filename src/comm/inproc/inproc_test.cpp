@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <latch>
@@ -167,6 +168,35 @@ TEST(RunRanks, StalledRankIsNamedWithWhatItEnteredLast) {
   const std::string verdict =
       "rank 2 on " + host_name() + " is stalled: it last entered 'barrier' at step 3, layer 7, ";
   EXPECT_NE(error.find(verdict), std::string::npos) << error;
+}
+
+// Whoever looks when another rank has just given up would see that rank compute, and nobody wait for the one behind it.
+TEST(RunRanks, AllWhoseDeadlinePassesNameTheSame) {
+  std::latch failed(2), ready(2);
+  std::array<std::string, 2> errors;
+  error_of(3,
+           [&](Communicator& comm) {
+             comm.barrier();
+             if (comm.rank() == 2) {
+               failed.wait();
+               return;
+             }
+             char byte = 0;
+             const Segment receive{comm.rank() + 1, &byte, 1};
+             ready.arrive_and_wait();
+             // Rank 1 gives up first, and the failure of the run comes only when rank 0 has too.
+             if (comm.rank() == 1) comm.set_timeout(1);
+             try {
+               comm.exchange({}, {&receive, 1}, "ring hop").wait();
+             } catch (const Error& error) {
+               errors[static_cast<size_t>(comm.rank())] = error.what();
+             }
+             failed.arrive_and_wait();
+             throw Error("given up");
+           },
+           {.timeout_seconds = 2});
+  const std::string verdict = "rank 2 on " + host_name() + " is stalled: ";
+  for (const std::string& error : errors) EXPECT_NE(error.find(verdict), std::string::npos) << error;
 }
 
 TEST(RunRanks, ItIsPrintedOnceWhoWaitsForWhom) {

@@ -108,7 +108,7 @@ std::vector<std::thread> start_threads(const std::shared_ptr<World>& world, cons
 
 bool has_stalled(World& world) {
   const std::lock_guard lock(world.mutex);
-  return world.stalled;
+  return !world.stall_verdict.empty();
 }
 
 // Until all have ended; where one does not end after a failure, the process does.

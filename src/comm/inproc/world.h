@@ -99,7 +99,9 @@ struct World {
   uint64_t transfers = 0;  // begun so far
   int failed_rank = -1;
   std::string failure;
-  bool stalled = false;  // a wait has passed its deadline, and it was printed who waits for whom
+  // Once a wait has passed its deadline, and it was printed who waits for whom: which rank all wait for in the end.
+  // Those that find the same a moment later would see that the first waits no longer.
+  std::string stall_verdict;
 };
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank,

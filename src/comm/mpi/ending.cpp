@@ -17,7 +17,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr Seconds kAnswer{4};  // a live process answers within milliseconds, a starved one within this
 constexpr Seconds kGrace{5};   // from the failure until ranks that have not ended are killed
 // The same where a rank is known not to go on, for the reporter and for the others.
-constexpr Seconds kGraceStalled{2.5}, kGraceStalledOthers{4};
+constexpr Seconds kGraceStalled{2}, kGraceStalledOthers{3};
 // After a stop: a process that does not answer for half of it is not waited for.
 constexpr double kAnswerStopped = 2;
 constexpr Seconds kGather{0.25};  // for the others to say what they do, when a process has ended

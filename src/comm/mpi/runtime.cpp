@@ -437,6 +437,7 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
   throw_if_stopped(*exchange->stop, exchange->name);
   last_change_ = exchange->posted = Clock::now();
   last_operation_ = exchange->name;
+  given_up_.reset();
   submitted_.push_back(exchange);
   work_.notify_all();
 }

@@ -215,6 +215,7 @@ class Runtime {
   const char* last_operation_ = "";
   Clock::time_point last_change_ = Clock::now();  // when it entered or left an operation or began a step
   std::vector<Wait> waits_;                       // now, of all its threads
+  std::optional<Activity> given_up_;              // the wait that passed its deadline, until the next post
   bool in_run_ = false, body_has_ended_ = false;
   Clock::duration paused_{};
   std::optional<std::string>

@@ -88,6 +88,11 @@ const Runtime::Wait* Runtime::main_wait() const {
 }
 
 Activity Runtime::activity(const Wait* wait) const {
+  if (wait == nullptr && given_up_) {
+    Activity given_up = *given_up_;
+    given_up.seconds += Seconds(Clock::now() - last_change_).count();
+    return given_up;
+  }
   Activity activity;
   activity.set_operation(last_operation_);
   activity.set_step(step_);
@@ -119,6 +124,8 @@ void Runtime::throw_timeout(const Wait& wait) {
                   verdict(all, rank_, wait.timeout_seconds));
   const std::string text = timeout_message(rank_, wait.timeout_seconds, piece.peer, wait.exchange->name, step_, detail);
   wait.exchange->timed_out = true;
+  given_up_ = activity(&wait);
+  last_change_ = Clock::now();
   if (in_run_) {
     stalled_ = fmt::format("{}\n{}", text, waits_table(all, rank_, kTable));
     work_.notify_all();
