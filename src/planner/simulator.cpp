@@ -61,7 +61,10 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
   };
   if (layout.sharded && context > 1) {
-    const int64_t part = ceil_div(work.tokens, context) * work.latent_bytes / work.tokens;
+    // tokens × latent_bytes / work.tokens, without that product: the longest videos' is beyond an int64_t.
+    const int64_t tokens = ceil_div(work.tokens, context);
+    const int64_t part =
+        tokens * (work.latent_bytes / work.tokens) + tokens * (work.latent_bytes % work.tokens) / work.tokens;
     std::vector<Routes::Group> groups(static_cast<size_t>(layout.data * layout.tensor), {{}, part});
     for (int rank = 0; rank < ranks; ++rank) {
       const int group = layout.data_index(rank) * layout.tensor + layout.tensor_index(rank);

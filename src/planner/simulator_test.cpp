@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <map>
 
@@ -234,6 +235,14 @@ TEST(Simulator, TheVelocityIsGatheredOnceAStep) {
   EXPECT_NEAR(simulate_step(work, hardware, configuration(2, 2, 1)).critical().gather, 4e-3 + 8e-3, 1e-12);
   EXPECT_NEAR(simulate_step(work, hardware, configuration(1, 4, 1)).critical().gather, 2 * 3 * 2e-3, 1e-12);
   EXPECT_EQ(simulate_step(work, hardware, configuration(1, 1, 1)).critical().gather, 0);
+}
+
+TEST(Simulator, AVelocityOfManyTokensIsGatheredInItsBytes) {
+  Work work = small_work(int64_t{1} << 30);  // 4093 frames of 16384 × 16384
+  work.latent_bytes = work.tokens * 128;
+  const HardwareProfile hardware = machine(3);
+  const double part = std::ceil(static_cast<double>(work.tokens) / 3) * 128 / kBandwidth;
+  EXPECT_NEAR(simulate_step(work, hardware, configuration(1, 3, 1)).critical().gather, 2 * part, 1e-9);
 }
 
 TEST(Simulator, ChunksThatHaveNoHeadsCostNothing) {
