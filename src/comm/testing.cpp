@@ -112,19 +112,26 @@ Work LateCommunicator::exchange(std::span<const Segment> sends, std::span<const 
   if (operation != operation_) return inner().exchange(sends, receives, operation);
   class LateOperation final : public Work::Operation {
    public:
-    explicit LateOperation(std::function<Work()> post) : post_(std::move(post)) {}
-    void wait() override { post_().wait(); }
+    LateOperation(std::function<Work()> post, std::shared_ptr<std::vector<double>> waits)
+        : post_(std::move(post)), waits_(std::move(waits)) {}
+    void wait() override {
+      const Clock::time_point begin = Clock::now();
+      post_().wait();
+      waits_->push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
 
    private:
     std::function<Work()> post_;
+    std::shared_ptr<std::vector<double>> waits_;
   };
   return Work(std::make_unique<LateOperation>(
       [&to = inner(), operation, out = std::vector(sends.begin(), sends.end()),
-       in = std::vector(receives.begin(), receives.end())] { return to.exchange(out, in, operation); }));
+       in = std::vector(receives.begin(), receives.end())] { return to.exchange(out, in, operation); },
+      waits_));
 }
 
 std::unique_ptr<Communicator> LateCommunicator::split(int color, int key) {
-  return std::make_unique<LateCommunicator>(inner().split(color, key), operation_);
+  return std::make_unique<LateCommunicator>(inner().split(color, key), operation_, waits_);
 }
 
 // ---- faulty ----

@@ -68,15 +68,21 @@ class DelayedCommunicator final : public WrappedCommunicator {
 class LateCommunicator final : public WrappedCommunicator {
  public:
   LateCommunicator(Communicator& inner, std::string operation)
-      : WrappedCommunicator(inner), operation_(std::move(operation)) {}
-  LateCommunicator(std::unique_ptr<Communicator> inner, std::string operation)
-      : WrappedCommunicator(std::move(inner)), operation_(std::move(operation)) {}
+      : WrappedCommunicator(inner), operation_(std::move(operation)), waits_(std::make_shared<std::vector<double>>()) {}
+  LateCommunicator(std::unique_ptr<Communicator> inner, std::string operation,
+                   std::shared_ptr<std::vector<double>> waits)
+      : WrappedCommunicator(std::move(inner)), operation_(std::move(operation)), waits_(std::move(waits)) {}
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
 
+  // Seconds of each post and its wait together, in order, here and in all that was split from this. The waits that a
+  // DelayedCommunicator inside counts are shorter: they begin after the post, and a thread may be held up in between.
+  const std::vector<double>& waits() const { return *waits_; }
+
  private:
   std::string operation_;
+  std::shared_ptr<std::vector<double>> waits_;
 };
 
 // Inverts one byte of the `index`-th piece (from 0) that is received from another rank in exchanges named `operation`,

@@ -82,8 +82,8 @@ ZT_RANK_TEST(Late, MessagesThatAreDelayedAreWaitedForInFull) {
   EXPECT_TRUE(hop.arrived());
   EXPECT_TRUE(other.arrived());
   if (comm.size() == 1) return;
-  ASSERT_EQ(delayed.waits().size(), 1U);
-  EXPECT_GE(delayed.waits()[0], 0.05);
+  ASSERT_EQ(late.waits().size(), 1U);
+  EXPECT_GE(late.waits()[0], 0.05);
 }
 
 ZT_RANK_TEST(Faulty, FlipsOneByteOfTheChosenPiece) {

@@ -84,7 +84,7 @@ double longest_wait(comm::Communicator& comm, const Case& whole, const Strategy&
   Shard shard(whole, attention.tokens());
   comm.barrier();
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
-  std::vector<double> waits = delayed.waits();
+  std::vector<double> waits = posted_late ? late.waits() : delayed.waits();
   EXPECT_EQ(waits.size(), static_cast<size_t>(kChunks));
   if (!waits.empty()) waits.erase(unhidden == Unhidden::kFirst ? waits.begin() : waits.end() - 1);
   const double longest = waits.empty() ? 0 : *std::max_element(waits.begin(), waits.end());
