@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ class Browser:
         # The pipe is at descriptors 3 and 4.
         shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         self.process = subprocess.Popen(["sh", "-c", shell, "sh", *command], pass_fds=(to_browser, from_browser),
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         os.close(to_browser)
         os.close(from_browser)
         self.number, self.buffer, self.complaints, self.session, self.asked = 0, b"", [], None, []
@@ -54,10 +55,23 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        while self.runs():  # its other processes still write to its folder, which is removed next
+            time.sleep(0.01)
         os.close(self.out)
         os.close(self.answers)
+
+    def runs(self):
+        """Whether a process of its group does."""
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            except OSError:  # it has ended meanwhile
+                continue
+            if int(group) == self.process.pid and state not in "ZX":
+                return True
+        return False
 
     def receive(self):
         while b"\0" not in self.buffer:
