@@ -123,9 +123,10 @@ class LostRanks {
 struct Ended {
   int code = 0;
   std::set<int> lost;
+  bool was_noted = false;  // at some time
 };
 
-Ended run_job(std::vector<std::string> words) {
+Ended run_job(std::vector<std::string> words, const fs::path& journal) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail("run: no pipe can be made: {}", system_message(errno));
   const Descriptor reader(ends[0]);
@@ -144,10 +145,11 @@ Ended run_job(std::vector<std::string> words) {
   }
   LostRanks lost;
   std::string line;
-  bool forwarded = false;
+  bool forwarded = false, was_noted = false;
   for (char text[4096];;) {
     if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, SIGTERM);  // it ends its ranks
-    constexpr int kWait = 200;                                                   // milliseconds
+    was_noted = was_noted || pipeline::is_noted(journal);
+    constexpr int kWait = 200;  // milliseconds
     pollfd ready{reader.value(), POLLIN, 0};
     if (::poll(&ready, 1, kWait) <= 0) continue;
     const ssize_t count = ::read(reader.value(), text, sizeof text);
@@ -162,7 +164,7 @@ Ended run_job(std::vector<std::string> words) {
   int status = 0;
   while (::waitpid(job, &status, 0) < 0 && errno == EINTR) {
   }
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), lost.ranks()};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), lost.ranks(), was_noted};
 }
 
 // mpirun fills one host after another.
@@ -212,6 +214,12 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   const fs::path journal = resumes ? fs::path(settings.run.resume) : pipeline::journal_folder(settings.run);
   if (journal.empty())
     fail("journal={}: a job that is started again goes on from a journal; name its folder", settings.run.journal);
+  if (!resumes && pipeline::is_noted(journal)) {
+    fail("run: journal {} holds a run that did not end; resume={} goes on with it, removing the folder gives it up",
+         journal.string(), journal.string());
+  }
+  if (!settings.run.grid.empty())
+    fail("grid={}: a job that is started again has not the frames of all videos; leave it out", settings.run.grid);
   if (!resumes && !names_journal) words.push_back(fmt::format("journal={}", journal.string()));
   int64_t ranks = 0;
   for (const Host& host : launch.hosts) ranks += host.slots;
@@ -221,9 +229,10 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   std::vector<Host> hosts = launch.hosts;
   stop_at_safe_points();
   for (int64_t restart = 0;; ++restart) {
-    const Ended ended = run_job(job_words(launch, ranks, hosts, words));
+    const Ended ended = run_job(job_words(launch, ranks, hosts, words), journal);
     if (ended.code == 0 || ended.lost.empty() || interrupted()) return ended.code;
-    const bool begun = pipeline::Journal::is_in(journal);
+    const bool begun = pipeline::is_noted(journal);
+    if (ended.was_noted && !begun) return ended.code;  // the videos are complete
     ranks -= static_cast<int64_t>(ended.lost.size());
     const std::string lost =
         fmt::format("{} {}", ended.lost.size() == 1 ? "rank" : "ranks", fmt::join(ended.lost, ", "));
@@ -231,7 +240,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     if (restart == launch.restarts)
       fail("run: the job has lost {}, and was started again {} times; {}", lost, restart, how_to_go_on(journal, begun));
     remove_ranks(ended.lost, hosts);
-    if (begun) words = {fmt::format("resume={}", journal.string()), fmt::format("summary={}", settings.summary)};
+    if (begun && !resumes)
+      words = {fmt::format("resume={}", journal.string()), fmt::format("summary={}", settings.summary)};
     print_error("Lost {}: {} on {}\n", lost, begun ? fmt::format("goes on from {}", journal.string()) : "begins again",
                 counted(ranks, "rank"));
   }

@@ -151,6 +151,11 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
   return callbacks;
 }
 
+bool JobQueue::has_computed(const Job& job) {
+  const std::lock_guard lock(mutex_);
+  return job.progress.phase == "denoising" || job.progress.phase == "decoding";
+}
+
 // Long ones are noted beside their video, and go on where a server was killed.
 Video JobQueue::run_model(const JobPointer& job) {
   constexpr double kLong = 60;  // seconds
@@ -161,10 +166,11 @@ Video JobQueue::run_model(const JobPointer& job) {
       options.resume = journal.string();
       return run_model(job, options);
     } catch (const Error& error) {
-      if (job->cancelled || stopping_ || !models_.lost().empty()) throw;
-      // It may be of a server with other models or settings, or be damaged.
+      if (job->cancelled || stopping_ || !models_.lost().empty() || has_computed(*job)) throw;
+      // Refused: it is of a server with other models or settings, or damaged.
       options_.log(fmt::format("{}: begins again: {}", job->record.id, printable(error.what())));
-      std::filesystem::remove_all(journal);
+      std::error_code ignored;
+      std::filesystem::remove_all(journal, ignored);
       options.resume.clear();
     }
   }

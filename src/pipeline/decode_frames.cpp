@@ -265,10 +265,20 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbea
     // Animate's dump has every frame that a segment decodes.
     const bool whole = stage.model.kind.animation.taken && !stage.options.dump.empty();
     const bool goes_on = from != nullptr && from->latent_frames > 0 && !whole;
-    const DecodeJournal::Setup setup{journaled->folder,        journaled->journal,
-                                     goes_on ? from : nullptr, stage.options.vae_dtype,
-                                     latents.extent(3),        latents.extent(2),
-                                     journaled->record,        decoders.rank() == 0 ? stage.callbacks.note : nullptr};
+    DecodeJournal::Setup setup;
+    setup.folder = journaled->folder;
+    setup.journal = journaled->journal;
+    setup.segment = journaled->segment;
+    if (goes_on) {
+      setup.from = from;
+      setup.kept_frames = place_in_journal(stage, output.part, video) + frames_of_output(output.part, from->frames);
+    }
+    setup.frame = {stage.options.height, stage.options.width, 3};
+    setup.dtype = stage.options.vae_dtype;
+    setup.latent_rows = latents.extent(3);
+    setup.latent_frames = latents.extent(2);
+    setup.record = journaled->record;
+    if (decoders.rank() == 0) setup.note = stage.callbacks.note;
     keeper.emplace(setup, decoders);
   }
   const int64_t done = keeper ? keeper->frames_done() : 0;
@@ -312,7 +322,9 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
     if (outputs[i].finish) outputs[i].finish();
     if (complete || journaled == nullptr || journaled->journal == nullptr) continue;
     RunRecord next = journaled->record();
-    next.decode = DecodeState{.video = video + 1};
+    DecodeState& place = next.decode.emplace();
+    place.segment = journaled->segment;
+    place.video = video + 1;
     journaled->journal->record(std::move(next));
   }
 }

@@ -39,7 +39,8 @@ struct FrameOutput {
 // Where decoding is recorded, and where it goes on. On every rank but for what is rank 0's.
 struct JournaledDecode {
   std::filesystem::path folder;
-  Journal* journal;         // rank 0's
+  Journal* journal;  // rank 0's
+  int64_t segment;
   const DecodeState* from;  // this segment's; null: from its first frame
   // Rank 0's: the record of these latents, to which it is added how far their decoding is.
   std::function<RunRecord()> record;

@@ -27,6 +27,8 @@ uint64_t checksum_of(const void* data, size_t bytes) {
   return io::checksum(static_cast<const std::byte*>(data), bytes);
 }
 
+json place_of(const DecodeState& state) { return {state.segment, state.video, state.latent_frames}; }
+
 // At the end of a file, behind the text that says what is in it.
 struct Ending {
   uint64_t bytes, checksum;  // of the text
@@ -43,14 +45,14 @@ struct RememberedFrames::Part {
   };
   explicit Part(const fs::path& path) : file(path, InputFile::Kind::kCache) {}
 
-  void read_entries(const fs::path& path, DType dtype);
+  void read_entries(const fs::path& path, const DecodeState& state, DType dtype);
   void check(const fs::path& path) const;
 
   InputFile file;
   std::vector<Entry> entries;
 };
 
-void RememberedFrames::Part::read_entries(const fs::path& path, DType dtype) {
+void RememberedFrames::Part::read_entries(const fs::path& path, const DecodeState& state, DType dtype) {
   Ending ending{};
   if (file.bytes() < sizeof ending) fail("{}: is cut short", path.string());
   file.read(file.bytes() - sizeof ending, &ending, sizeof ending);
@@ -62,6 +64,7 @@ void RememberedFrames::Part::read_entries(const fs::path& path, DType dtype) {
   try {
     const json root = parse_json(text, path.string());
     if (root.at("dtype").get<std::string>() != dtype_name(dtype)) fail("{}: is of another dtype", path.string());
+    if (root.at("place") != place_of(state)) fail("{}: is of another place of the run than its record", path.string());
     for (const json& one : root.at("frames")) {
       Entry& entry = entries.emplace_back();
       if (one.is_null()) continue;
@@ -94,7 +97,8 @@ RememberedFrames::RememberedFrames(const fs::path& folder, const DecodeState& st
   for (int part = 0; part < state.parts; ++part) {
     const fs::path path = decoder_file(folder, state.generation, part);
     parts_.push_back(std::make_unique<Part>(path));
-    parts_.back()->read_entries(path, dtype);
+    parts_.back()->read_entries(path, state, dtype);
+    if (parts_.back()->entries.size() != parts_.front()->entries.size()) fail("{}: is of another model", path.string());
     const IndexRange theirs = rows_of_part(latent_rows, state.parts, part);
     if (theirs.end >= rows.begin && theirs.begin <= rows.end) parts_.back()->check(path);  // with its neighbours' rows
   }
@@ -117,7 +121,8 @@ void RememberedFrames::read(size_t index, int64_t row, const TensorView& to) con
   ZT_CHECK(false, "row {} of remembered frame {} is in no part", row, index);
 }
 
-void write_remembered(const fs::path& path, DType dtype, const std::vector<RememberedRows>& frames) {
+void write_remembered(const fs::path& path, const DecodeState& state, DType dtype,
+                      const std::vector<RememberedRows>& frames) {
   std::error_code ignored;
   fs::remove(path, ignored);  // of an older record
   AtomicFile file(path);
@@ -144,7 +149,7 @@ void write_remembered(const fs::path& path, DType dtype, const std::vector<Remem
                        {"checksum", checksum_of(bytes.data(), bytes.size())}});
     offset += bytes.size();
   }
-  const std::string text = json{{"dtype", dtype_name(dtype)}, {"frames", entries}}.dump();
+  const std::string text = json{{"dtype", dtype_name(dtype)}, {"place", place_of(state)}, {"frames", entries}}.dump();
   const Ending ending{text.size(), checksum_of(text.data(), text.size())};
   file.write(text.data(), text.size());
   file.write(&ending, sizeof ending);
@@ -160,6 +165,8 @@ DecodeJournal::DecodeJournal(Setup setup, comm::Communicator& decoders)
     const IndexRange rows = rows_of_part(setup_.latent_rows, decoders.size(), decoders.rank());
     remembered_ =
         std::make_unique<RememberedFrames>(setup_.folder, *setup_.from, setup_.dtype, rows, setup_.latent_rows);
+    const Tensor frame(DType::kF32, setup_.frame);
+    for (int64_t i = 0; setup_.journal != nullptr && i < setup_.kept_frames; ++i) setup_.journal->read_frame(i, frame);
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -186,8 +193,9 @@ bool DecodeJournal::due(const std::vector<RememberedRows>& values) {
 void DecodeJournal::record(int64_t video, int64_t done, int64_t frames, const std::vector<RememberedRows>& values) {
   const auto begin = trace::Clock::now();
   std::string problem;
+  const DecodeState state{setup_.segment, video, done, frames, decoders_.size(), generation_};
   try {
-    write_remembered(decoder_file(setup_.folder, generation_, decoders_.rank()), setup_.dtype, values);
+    write_remembered(decoder_file(setup_.folder, generation_, decoders_.rank()), state, setup_.dtype, values);
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -196,8 +204,8 @@ void DecodeJournal::record(int64_t video, int64_t done, int64_t frames, const st
     setup_.journal->note_failure(problem.empty() ? "another rank cannot write its part" : problem);
   } else if (setup_.journal != nullptr) {
     RunRecord next = setup_.record();
-    next.decode = DecodeState{video, done, frames, decoders_.size(), generation_};
-    recorded = setup_.journal->has_all_frames() && setup_.journal->record_now(std::move(next)) ? 1 : 0;
+    next.decode = state;
+    recorded = setup_.journal->record_now(std::move(next)) ? 1 : 0;
   }
   if (decoders_.size() > 1) decoders_.broadcast(0, &recorded, 1, kDecodeRecord);
   if (recorded != 0) generation_ = 1 - generation_;  // else the files of the record before stay

@@ -41,18 +41,22 @@ class RememberedFrames {
   std::vector<std::unique_ptr<Part>> parts_;
 };
 
-// One part's file. Throws Error where it cannot be written.
-void write_remembered(const std::filesystem::path& file, DType dtype, const std::vector<RememberedRows>& frames);
+// One part's file, which belongs to a record with this state and no other. Throws Error where it cannot be written.
+void write_remembered(const std::filesystem::path& file, const DecodeState& state, DType dtype,
+                      const std::vector<RememberedRows>& frames);
 
 // Of one clip, on every rank that decodes it.
 class DecodeJournal {
  public:
   struct Setup {
     std::filesystem::path folder;
-    Journal* journal;         // rank 0's, else null
-    const DecodeState* from;  // of this clip; null: it begins
-    DType dtype;
-    int64_t latent_rows, latent_frames;
+    Journal* journal = nullptr;  // rank 0's
+    int64_t segment = 0;
+    const DecodeState* from = nullptr;  // of this clip; null: it begins
+    int64_t kept_frames = 0;            // with `from`: of the journal, up to its place
+    Shape frame;                        // {H, W, 3}
+    DType dtype = DType::kF32;
+    int64_t latent_rows = 0, latent_frames = 0;
     // Rank 0's: the record to which the state is added.
     std::function<RunRecord()> record;
     Journal::Note note;  // rank 0's

@@ -63,7 +63,8 @@ std::string fingerprint(const ModelFolder& model) {
   for (size_t i = 0; i < model.experts.size(); ++i) {
     component(model.experts[i].weights, experts[i]);
     for (const lora::Lora& lora : model.experts[i].loras) {
-      lines.weights(*io::TensorFile::open(lora.file), fmt::format("{} lora {}", experts[i], lora.file.string()));
+      lines.weights(*io::TensorFile::open(lora.file),
+                    fmt::format("{} lora {}", experts[i], lora.file.filename().string()));
     }
   }
   component(model.vae, "vae");

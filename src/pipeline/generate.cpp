@@ -83,8 +83,8 @@ void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place&
     const std::optional<std::string> note = seconds ? journal.decide(*seconds) : std::nullopt;
     if (note && callbacks.note) callbacks.note(*note);
   }
-  if (!journal.on()) return run.use_journal("", false);
-  run.use_journal(journal.folder(index), journal.resumes(index), [&journal] { journal.begin(); });
+  if (!journal.on()) return run.use_journal("", "", false);
+  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index), [&journal] { journal.begin(); });
 }
 
 // `run`: this process' part of one Run, with its frames into files.

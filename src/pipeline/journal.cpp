@@ -28,6 +28,7 @@ constexpr const char* kState = "state.safetensors";
 constexpr const char* kPrevious = "previous.safetensors";
 constexpr const char* kFrames = "frames.f32";
 constexpr const char* kLock = "lock";
+constexpr const char* kSettingsOfJournal = "settings.json";  // series_journal.cpp's
 constexpr const char* kDecoder = "decoder.";
 
 // Held until the process ends, however it ends.
@@ -40,6 +41,32 @@ int locked(const fs::path& folder) {
   ::close(descriptor);
   if (code != EWOULDBLOCK) fail("journal {}: cannot be locked: {}", folder.string(), system_message(code));
   fail("journal {}: another process is using it; wait until that run ends, or end it", folder.string());
+}
+
+// "decoder.1.0"
+bool is_decoder_file(std::string_view name) {
+  if (!name.starts_with(kDecoder)) return false;
+  name.remove_prefix(std::string_view(kDecoder).size());
+  const size_t point = name.find('.');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return point != std::string_view::npos && is_number(name.substr(0, point)) && is_number(name.substr(point + 1));
+}
+
+// What a run that was killed while it wrote may have left.
+bool is_unfinished(std::string_view name) { return name.starts_with(".zoetrope-") && name.ends_with(".partial"); }
+
+// A new journal goes into a folder of its own: what it removes in the end must be its own.
+void require_no_other_files(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kLock || name == kState || name == kPrevious || name == kSettingsOfJournal || is_unfinished(name))
+      continue;
+    if (name == kFrames || is_decoder_file(name))
+      if (Journal::is_in(folder)) continue;
+    fail("journal={}: holds {} already; name a folder of its own, which may be a new one", folder.string(), name);
+  }
 }
 
 void write_at(int descriptor, const TensorView& frame, int64_t offset) {
@@ -112,6 +139,7 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
   std::error_code error;
   fs::create_directory(folder, error);
   if (error) fail("journal={}: cannot be made: {}", folder.string(), error.message());
+  require_no_other_files(folder);
   std::unique_ptr<Journal> journal(new Journal(folder, note));
   if (is_in(folder)) {
     std::string done;
@@ -138,9 +166,12 @@ std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& not
   std::unique_ptr<Journal> journal(new Journal(folder, note));
   try {
     journal->resumed_ = journal->read(kState);
+  } catch (const NewerFormat&) {
+    throw;
   } catch (const Error& error) {
     if (!fs::exists(folder / kPrevious, ignored)) throw;
     journal->resumed_ = journal->read(kPrevious);
+    fs::rename(folder / kPrevious, folder / kState, ignored);  // the next record must not replace the only good one
     if (note) note(fmt::format("Note: {}; goes on from the record before", error.what()));
   }
   RunRecord& record = journal->resumed_;
@@ -162,6 +193,8 @@ RunRecord Journal::read(const char* name) const {
 
 // At any moment there is a complete record. Where a file system has no links there is no older one.
 void Journal::write(const RunRecord& record) const {
+  if (frames_ && ::fdatasync(frames_->value()) != 0)
+    fail("{}: {}", (folder_ / kFrames).string(), system_message(errno));
   const std::string bytes = record.to_bytes();
   AtomicFile file(folder_ / kState);
   file.write(bytes.data(), bytes.size());
@@ -191,6 +224,7 @@ void Journal::note_failure(const std::string& why) {
 
 void Journal::record(RunRecord next) {
   finish_writing();
+  if (frames_failed_) return;  // the place before the frame that is missing stays
   next.run = run_;
   next.frames = checksums_;
   writing_ = std::async(std::launch::async, [this, record = std::move(next)] { write(record); });
@@ -198,7 +232,7 @@ void Journal::record(RunRecord next) {
 
 bool Journal::record_now(RunRecord next) {
   record(std::move(next));
-  return finish_writing();
+  return finish_writing() && !frames_failed_;
 }
 
 void Journal::add_frame(const TensorView& frame) {
@@ -218,13 +252,16 @@ void Journal::add_frame(const TensorView& frame) {
 }
 
 void Journal::read_frame(int64_t index, const TensorView& frame) const {
+  if (index >= frames()) fail("{}: frame {} is missing", (folder_ / kFrames).string(), index);
   const InputFile file(folder_ / kFrames, InputFile::Kind::kCache);
   file.read(static_cast<uint64_t>(index) * frame.bytes(), frame.raw(), frame.bytes());
   if (checksum_of(frame) != checksums_.at(static_cast<size_t>(index)))
     fail("{}: frame {} is damaged: its checksum is another", (folder_ / kFrames).string(), index);
 }
 
-void Journal::keep_frames(int64_t count) { checksums_.resize(static_cast<size_t>(count)); }
+void Journal::keep_frames(int64_t count) {
+  if (count < frames()) checksums_.resize(static_cast<size_t>(count));
+}
 
 void Journal::complete() {
   finish_writing();
@@ -232,8 +269,7 @@ void Journal::complete() {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kDecoder) || (name.starts_with(".zoetrope-") && name.ends_with(".partial")))
-      files.push_back(entry.path());
+    if (is_decoder_file(name) || is_unfinished(name)) files.push_back(entry.path());
   }
   for (const char* name : {kState, kPrevious, kFrames, kLock}) files.push_back(folder_ / name);
   for (const fs::path& file : files) fs::remove(file, ignored);

@@ -54,7 +54,6 @@ class Journal {
   void read_frame(int64_t index, const TensorView& frame) const;
   // Forgets the frames from this one on.
   void keep_frames(int64_t count);
-  bool has_all_frames() const { return !frames_failed_; }
 
   // The first failure since the journal could be written last is told.
   void note_failure(const std::string& why);

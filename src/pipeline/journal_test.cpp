@@ -52,7 +52,7 @@ RunRecord full_record() {
   record.denoise.full_seconds = 1.0 / 7;
   record.denoise.full_step = 3;
   record.denoise.full_latents = counting({2, 3, 1, 2, 2}, 9);
-  record.decode = DecodeState{1, 3, 9, 2, 1};
+  record.decode = DecodeState{2, 1, 3, 9, 2, 1};
   record.step_cache = StepCacheReport{"MagCache", "CCr", 1, 0.3, {}};
   record.frames = {UINT64_MAX, 0, 12345678901234567890u};
   return record;
@@ -102,6 +102,7 @@ TEST(RunRecord, ThoseOfANewerFormatAreRefused) {
   std::string bytes = full_record().to_bytes();
   const std::string key = "\"zoetrope_journal\":\"1\"";
   bytes.replace(bytes.find(key), key.size(), "\"zoetrope_journal\":\"2\"");
+  EXPECT_THROW(RunRecord::from_bytes(bytes, "state"), NewerFormat);
   EXPECT_THAT(error_of([&] { RunRecord::from_bytes(bytes, "state"); }),
               AllOf(HasSubstr("state"), HasSubstr("format 2"), HasSubstr("the version that wrote it")));
 }
@@ -164,6 +165,7 @@ TEST(Journal, ADamagedRecordGivesWayToTheOneBefore) {
   EXPECT_EQ(Journal::resume(place, notes.take)->resumed().steps_done(), 1);
   EXPECT_THAT(notes.lines, ElementsAre(HasSubstr("goes on from the record before")));
   folder.write("journal/previous.safetensors", "nothing");
+  folder.write("journal/state.safetensors", "nothing");
   EXPECT_THAT(error_of([&] { Journal::resume(place, {}); }), HasSubstr("previous.safetensors"));
 }
 
@@ -182,8 +184,33 @@ TEST(Journal, AFullDiskEndsNoRun) {
   }
   EXPECT_THAT(notes.lines, testing::SizeIs(testing::AnyOf(1, 2)));
   EXPECT_THAT(notes.lines.front(), HasSubstr("cannot be written, and the run goes on without"));
-  EXPECT_FALSE(journal->has_all_frames());
-  EXPECT_TRUE(journal->record_now(after_step(3)));
+  EXPECT_FALSE(journal->record_now(after_step(3))) << "a frame is missing, so later places cannot be gone on from";
+}
+
+TEST(Journal, RecordsAreWrittenAgainWhenThereIsRoom) {
+  const TestFolder folder;
+  Notes notes;
+  const auto journal = Journal::begin(folder / "journal", identity(), notes.take);
+  {
+    const DiskLimit full(16);
+    EXPECT_FALSE(journal->record_now(after_step(1)));
+  }
+  EXPECT_TRUE(journal->record_now(after_step(2)));
+  EXPECT_THAT(notes.lines, ElementsAre(HasSubstr("cannot be written")));
+}
+
+TEST(Journal, AFolderWithOtherFilesIsNotTaken) {
+  const TestFolder folder;
+  fs::create_directory(folder / "mine");
+  folder.write("mine/decoder.onnx", "x");
+  EXPECT_THAT(error_of([&] { Journal::begin(folder / "mine", identity(), {}); }),
+              AllOf(HasSubstr("holds decoder.onnx"), HasSubstr("folder of its own")));
+  const auto journal = Journal::begin(folder / "j", identity(), {});
+  folder.write("j/decoder.safetensors", "x");
+  folder.write("j/decoder.0.1", "x");
+  journal->complete();
+  EXPECT_TRUE(fs::exists(folder / "j" / "decoder.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "j" / "decoder.0.1"));
 }
 
 TEST(Journal, FramesAreReadAsTheyWereAdded) {
@@ -233,10 +260,10 @@ TEST(RememberedFrames, AreReadByAnySplit) {
     const int64_t end = begin + kScale * (part < 2 ? 2 : 1);
     std::vector<RememberedRows> frames(2);
     frames[1] = {whole.view().slice(0, begin, end), {begin, end}, kRows};
-    write_remembered(decoder_file(folder.path(), 1, part), DType::kF32, frames);
+    write_remembered(decoder_file(folder.path(), 1, part), {0, 0, 2, 5, kParts, 1}, DType::kF32, frames);
     begin = end;
   }
-  const DecodeState state{0, 2, 5, kParts, 1};
+  const DecodeState state{0, 0, 2, 5, kParts, 1};
   const RememberedFrames read(folder.path(), state, DType::kF32, {0, kLatentRows}, kLatentRows);
   EXPECT_EQ(read.shape(0).rank(), 0);
   EXPECT_EQ(read.shape(1), (Shape{kRows, 4, 3}));
@@ -246,6 +273,13 @@ TEST(RememberedFrames, AreReadByAnySplit) {
     EXPECT_EQ(row.view().data<float>()[5], whole.view().select(0, y).data<float>()[5]) << y;
   }
   EXPECT_THROW(RememberedFrames(folder.path(), state, DType::kBF16, {0, 5}, kLatentRows), Error);
+  for (const DecodeState& other :
+       {DecodeState{1, 0, 2, 5, kParts, 1}, {0, 1, 2, 5, kParts, 1}, {0, 0, 3, 9, kParts, 1}}) {
+    EXPECT_THAT(error_of([&] {
+                  RememberedFrames(folder.path(), other, DType::kF32, {0, 5}, kLatentRows);
+                }),
+                HasSubstr("of another place of the run"));
+  }
 
   const fs::path middle = decoder_file(folder.path(), 1, 1);
   const std::string bytes = file_bytes(middle);

@@ -257,12 +257,11 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
                         trace_.get(), seeds, in_memory, &journal},
                        callbacks);
   } catch (const Error&) {
-    if (journal.journal && callbacks.note)
-      callbacks.note(fmt::format("What is done is noted: resume={} goes on from there", journal.folder.string()));
+    if (journal.journal && callbacks.note && Journal::is_in(journal.folder))
+      callbacks.note(fmt::format("What is done is noted: resume={} goes on from there", journal_.named));
     throw;
   }
   if (world.rank() != 0) return results;
-  if (journal.journal) journal.journal->complete();
   for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
   if (options_.cache_compare) compare(uncached, results);
   Video& result = results.front();
@@ -272,6 +271,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   if (trace_) trace_->write(options_.trace);
   if (alone) compare_with_one_rank(*alone, layout, seeds, in_memory, results, callbacks);
+  if (journal.journal) journal.journal->complete();
   return results;
 }
 

@@ -69,8 +69,10 @@ class Run {
   Run(OpenModel& model, const std::vector<GenerateOptions>& videos);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
-  void use_journal(const std::string& folder, bool resumes, std::function<void()> begun = {}) {
-    journal_ = {folder, resumes, std::move(begun)};
+  // `named`: the folder that a user resumes.
+  void use_journal(const std::string& folder, const std::string& named, bool resumes,
+                   std::function<void()> begun = {}) {
+    journal_ = {folder, named, resumes, std::move(begun)};
   }
 
   enum class Stop { kAfterDenoise, kAfterOutput };
@@ -157,7 +159,7 @@ class Run {
   std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;
 
   struct JournalKeys {
-    std::string folder;
+    std::string folder, named;
     bool resumes = false;
     std::function<void()> begun{};
   };

@@ -115,7 +115,7 @@ Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& ca
       check_same_run(record.run, identity(seeds), journal_.folder);
       bytes = record.to_bytes();
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // of the library for JSON, too
     refusal = error.what();
   }
   fail_together(world, refusal, kJournal);
@@ -127,10 +127,20 @@ Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& ca
   opened.from = RunRecord::from_bytes(bytes, journal_.folder);
   const RunRecord& from = opened.from;
   const Shape latents{plan_.videos, plan_.channels, plan_.latent[0], plan_.latent[1], plan_.latent[2]};
-  if (from.segment < 0 || from.segment >= plan_.segments.count || from.run.seeds.size() != videos_.size() ||
-      (from.latents && !(from.latents.shape() == latents)) ||
-      (!from.latents && (from.denoised || from.steps_done() > 0)))
-    fail("resume={}: is the journal of another run", opened.folder.string());
+  const Shape tail{plan_.segments.shared, options_.height, options_.width, 3};
+  const auto within = [](int64_t value, int64_t low, int64_t high) { return low <= value && value <= high; };
+  bool fits = within(from.segment, 0, plan_.segments.count - 1) && within(from.steps_done(), 0, plan_.steps()) &&
+              from.run.seeds.size() == videos_.size() && (!from.latents || from.latents.shape() == latents) &&
+              (from.latents || (!from.denoised && from.steps_done() == 0)) &&
+              (!from.tail || from.tail.shape() == tail) && (from.tail || from.segment == 0);
+  if (from.decode) {
+    const DecodeState& decode = *from.decode;
+    constexpr int kMostParts = 1 << 16;
+    fits = fits && from.denoised && decode.segment == from.segment && within(decode.video, 0, plan_.videos - 1) &&
+           within(decode.latent_frames, 0, plan_.latent[0]) && within(decode.parts, 1, kMostParts) &&
+           within(decode.frames, 0, options_.num_frames + plan_.segments.frames);
+  }
+  if (!fits) fail("resume={}: is the journal of another run", opened.folder.string());
   if (first && callbacks.note) callbacks.note(fmt::format("Goes on {}", place_text(from)));
   return opened;
 }
@@ -145,7 +155,7 @@ void Run::begin_journal(comm::Communicator& world, const std::vector<int64_t>& s
       opened.journal = Journal::begin(opened.folder, identity(seeds), callbacks.note);
       if (journal_.begun) journal_.begun();
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // of the library for JSON, too
     refusal = error.what();
   }
   fail_together(world, refusal, kJournal);
@@ -162,8 +172,9 @@ std::string Run::place_text(const RunRecord& record) const {
 }
 
 Run::JournalKeys Run::journal_keys(const GenerateOptions& options) {
-  if (!options.resume.empty()) return {options.resume, true};
-  return {options.journal == kNoJournal ? "" : options.journal, false};
+  if (!options.resume.empty()) return {options.resume, options.resume, true};
+  const std::string folder = options.journal == kNoJournal ? "" : options.journal;
+  return {folder, folder, false};
 }
 
 }  // namespace zoetrope::pipeline

@@ -313,7 +313,7 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
   };
   std::optional<JournaledDecode> journaled;
   if (s.pass.journal != nullptr && !s.pass.journal->folder.empty())
-    journaled = {s.pass.journal->folder, s.journal(), goes_on ? &*from->decode : nullptr, record};
+    journaled = {s.pass.journal->folder, s.journal(), segment, goes_on ? &*from->decode : nullptr, record};
   if (s.journal() != nullptr && !goes_on) s.journal()->record(record());
   s.world.set_step("the decoding of frames");
   decode_frames(s.stage, s.world, open_.vae_decoder, latents, to, journaled ? &*journaled : nullptr);

@@ -34,6 +34,9 @@ auto tensors_of(Record& record) {
 std::string array_name(size_t index) { return fmt::format("solver.{}", index); }
 constexpr const char* kEmbedding = "embedding";
 
+// Names of files need not be UTF-8.
+std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 // `tensors`: what the header must say of them.
 std::string text_of(const RunRecord& r, const json& tensors) {
   json record = {{"settings", r.run.settings},
@@ -60,13 +63,11 @@ std::string text_of(const RunRecord& r, const json& tensors) {
                             {"seconds_saved", report.seconds_saved}};
   }
   if (r.decode) {
-    record["decode"] = {{"video", r.decode->video},
-                        {"latent_frames", r.decode->latent_frames},
-                        {"frames", r.decode->frames},
-                        {"parts", r.decode->parts},
-                        {"generation", r.decode->generation}};
+    record["decode"] = {
+        {"segment", r.decode->segment}, {"video", r.decode->video}, {"latent_frames", r.decode->latent_frames},
+        {"frames", r.decode->frames},   {"parts", r.decode->parts}, {"generation", r.decode->generation}};
   }
-  return record.dump();
+  return dumped(record);
 }
 
 void read_text(const std::string& text, const std::string& file, RunRecord& r, size_t& arrays, json& tensors) {
@@ -99,6 +100,7 @@ void read_text(const std::string& text, const std::string& file, RunRecord& r, s
     if (!record.contains("decode")) return;
     const json& decode = record.at("decode");
     DecodeState& d = r.decode.emplace();
+    decode.at("segment").get_to(d.segment);
     decode.at("video").get_to(d.video);
     decode.at("latent_frames").get_to(d.latent_frames);
     decode.at("frames").get_to(d.frames);
@@ -151,7 +153,7 @@ std::string RunRecord::to_bytes() const {
   header["__metadata__"] = {{kFormatKey, fmt::to_string(kFormat)},
                             {kRecordKey, text},
                             {kHashKey, fmt::format("{:016x}{:016x}", checksum_of(text), checksum_of(data))}};
-  std::string head = header.dump();
+  std::string head = dumped(header);
   constexpr size_t kAlignment = 8;
   head.resize((head.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const uint64_t length = head.size();
@@ -170,8 +172,9 @@ RunRecord RunRecord::from_bytes(const std::string& bytes, const std::string& fil
   const int64_t format = parse_integer(metadata(kFormatKey), {});
   const std::string text = metadata(kRecordKey);
   if (format > kFormat) {
-    fail("{}: is of format {}, and this version reads {}; go on with the version that wrote it, or a newer one", file,
-         format, kFormat);
+    throw NewerFormat(fmt::format(
+        "{}: is of format {}, and this version reads {}; go on with the version that wrote it, or a newer one", file,
+        format, kFormat));
   }
   const std::string_view data = std::string_view(bytes).substr(header.bytes);
   const std::string hash = fmt::format("{:016x}{:016x}", checksum_of(text), checksum_of(data));
@@ -200,6 +203,8 @@ RunRecord RunRecord::from_bytes(const std::string& bytes, const std::string& fil
     if (info != nullptr) std::memcpy(read.data(), bytes.data() + info->offset, info->bytes);
     return read;
   };
+  constexpr size_t kMostArrays = 8;
+  if (arrays > kMostArrays) fail("{}: is no record of a run: a solver with {} arrays", file, arrays);
   for (size_t i = 0; i < arrays; ++i) record.denoise.solver.arrays.push_back(values(array_name(i)));
   record.denoise.embedding = values(kEmbedding);
   return record;

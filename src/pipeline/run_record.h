@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/error.h"
 #include "zoetrope/model.h"
 #include "zoetrope/tensor.h"
 
@@ -31,6 +32,7 @@ struct DenoiseState {
 
 // Where the decoder is between two latent frames. What its layers remember is in files beside the record.
 struct DecodeState {
+  int64_t segment = 0;
   int64_t video = 0;          // of a batch
   int64_t latent_frames = 0;  // of it that are decoded
   int64_t frames = 0;         // of it that are decoded, those included that the output leaves out
@@ -44,6 +46,12 @@ struct RunIdentity {
   std::map<std::string, std::string> files;     // of model and inputs, with their hashes
   std::string version;                          // of the program
   std::vector<int64_t> seeds;                   // of each video
+};
+
+// A record that only a newer program can read.
+class NewerFormat : public Error {
+ public:
+  using Error::Error;
 };
 
 struct RunRecord {

@@ -81,8 +81,8 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) fail("resume={}: there is no such folder", folder.string());
   const fs::path file = folder / kSettings;
-  if (!is_there(file) && !Journal::is_in(folder)) Journal::resume(folder, {});  // says what is missing
-  if (!is_there(file)) return;  // of a program's run, whose settings are its own
+  if (!is_noted(folder)) Journal::resume(folder, {});  // says what is missing
+  if (!is_there(file)) return;                         // of a program's run, whose settings are its own
   const JsonObject root = JsonObject::load(file), settings = root.object("settings");
   const auto before = root.get<int64_t>("ranks");
   const int64_t now = comm::launched_by_mpi() ? comm::launched_ranks() : ranks_of(set).value_or(before);
@@ -92,6 +92,8 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
     if (set.origin(key).empty()) set.set(key, settings.get<std::string>(key), file.string());
   }
 }
+
+bool is_noted(const fs::path& folder) { return is_there(folder / kSettings) || Journal::is_in(folder); }
 
 fs::path journal_folder(const GenerateOptions& options) {
   if (options.journal == kNoJournal) return {};
@@ -147,7 +149,7 @@ bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& vi
 
 void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
-  if (!is_there(file))
+  if (!is_there(file) || runs_ == 1)
     write_file(file, nlohmann::json{{kRanks, ranks_}, {"settings", settings_anywhere(options_)}}.dump(1));
 }
 

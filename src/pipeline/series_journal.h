@@ -24,6 +24,9 @@ void load_resumed_settings(const std::filesystem::path& folder, OptionSet& set);
 // and where the output is a pipe or device.
 std::filesystem::path journal_folder(const GenerateOptions& options);
 
+// Whether a folder has a run, or some of several, to go on with.
+bool is_noted(const std::filesystem::path& folder);
+
 // On rank 0's process.
 class SeriesJournal {
  public:
@@ -36,6 +39,7 @@ class SeriesJournal {
   std::optional<std::string> decide(double seconds);
 
   bool on() const { return !folder_.empty(); }
+  std::string folder() const { return folder_.string(); }  // that resume= names
   // Of run `index`: where it is noted, whether it has begun, and whether it is complete with its files there.
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
