@@ -135,9 +135,11 @@ def settings_with_files_go_on_from_elsewhere(cwd):
     inside = pathlib.Path(cwd) / "a"
     inside.mkdir()
     shutil.copytree(harness.MODEL, inside / "model")
+    lora = sorted((pathlib.Path(harness.MODEL).parents[1] / "loras").glob("**/*.safetensors"))[0]
+    shutil.copy(lora, inside / "style.safetensors")
     (inside / "prompt.txt").write_text("@cat, a red one\n")
     words = [word for word in SMALL if not word.startswith("prompt=")]
-    with Paused(inside, [harness.PROGRAM, "generate", "model=model", *words, "prompt=@prompt.txt", "journal=j",
+    with Paused(inside, [harness.PROGRAM, "generate", "model=model", *words, "prompt=@prompt.txt", "lora=style.safetensors:0.5", "journal=j",
                          "output=clip.mp4", *LONG]) as paused:
         paused.until("Denoise: step 20 of")
         paused.send(signal.SIGKILL)

@@ -49,13 +49,13 @@ def ranks_of(process):
     return found
 
 
-def losing(cwd, ranks, lost, *arguments):
+def losing(cwd, ranks, lost, *arguments, journal="clip.journal"):
     """A job from which ranks are killed one after another, each when it has a record; its result."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen([str(word) for word in words(f"ranks={ranks}", *LONG, *arguments)], cwd=cwd, stderr=said,
                                    stdout=subprocess.DEVNULL, env={**os.environ, **MPI_ENV})
         try:
-            previous = pathlib.Path(cwd) / "clip.journal" / "previous.safetensors"
+            previous = pathlib.Path(cwd) / journal / "previous.safetensors"
             for number, rank in enumerate(lost):
                 until(lambda: process.poll() is not None or (len(ranks_of(process)) == ranks - number and previous.exists()),
                       "the job does not begin")
@@ -96,13 +96,31 @@ def the_last_rank_leaves_its_journal(cwd):
 
 
 @test
+def a_series_goes_on(cwd):
+    result = losing(cwd, 2, [1], "num_videos=2", "num_inference_steps=500", journal="clip.journal/000")
+    assert result.returncode == 0, result.stderr
+    assert "goes on from clip.journal on 1 rank" in result.stderr, result.stderr
+    for number in range(2):
+        assert len(files_in(pathlib.Path(cwd) / f"clip_{number:03}")) == 5, files_in(cwd)
+    assert not (pathlib.Path(cwd) / "clip.journal").exists(), files_in(cwd)
+
+
+@test
+def a_journal_of_another_run_is_spared(cwd):
+    assert losing(cwd, 1, [0]).returncode == 1
+    before = files_in(cwd)
+    result = run(words("output=clip/"), cwd, env=MPI_ENV)
+    refused(cwd, result, "holds a run that did not end; resume=clip.journal", left=before)
+
+
+@test
 def errors_of_the_user_start_nothing_again(cwd):
     result = run(words("ranks=2", "output=a.gif", "width=40"), cwd, env=MPI_ENV)
     refused(cwd, result, "width=40")
     assert "Lost" not in result.stderr
     for arguments, said in ((["hosts=a:2", "ranks=3"], "ranks=3: hosts=a:2 has 2"), (["hosts=a:x"], "hosts=a:x"),
                             (["journal=none"], "name its folder"), (["ranks=0"], "ranks=0"),
-                            (["output=/dev/stdout"], "name its folder")):
+                            (["output=/dev/stdout"], "name its folder"), (["grid=g.png", "num_videos=2"], "grid=g.png")):
         refused(cwd, run(words(*arguments), cwd, env=MPI_ENV), said)
     inside = ["mpirun", "-n", "1", *words("output=a.gif")]
     refused(cwd, run(inside, cwd, env=MPI_ENV), "starts mpirun itself")
