@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputHeartbeat = "heartbeat of the output";
+constexpr const char* kReplayHeartbeat = "heartbeat of frames from the journal";
 constexpr const char* kDecodeHeartbeat = "heartbeat of decoding";
 
 // Of so many decoded frames those that the output gets.
@@ -36,13 +37,15 @@ int64_t place_in_journal(const Stage& stage, const DecodedPart& part, int64_t vi
   return video * stage.options.num_frames + part.first;
 }
 
-void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video, int64_t count) {
+void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video, int64_t count,
+                 const std::function<void()>& beat) {
   const DecodedPart& part = output.part;
   if (count == 0) return;
   const Shape frame{stage.options.height, stage.options.width, 3};
   const auto own = [&](const TensorView& all) { return all ? all.slice(0, part.first, part.first + count) : all; };
   const auto tick = [&] {
     if (stage.callbacks.cancelled && stage.callbacks.cancelled()) fail("interrupted; nothing was written");
+    beat();
   };
   FrameQueue queue({*output.sink, own(output.floats), own(output.bytes)}, frame, tick);
   const int64_t begin = place_in_journal(stage, part, video);
@@ -52,6 +55,20 @@ void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& 
     queue.push();
   }
   queue.finish();
+}
+
+// Collective over `ranks`, of which rank 0 gives its output what the journal has, however slow the output is.
+// `listeners` as RankDecode has them.
+void replay(const Stage& stage, comm::Communicator& ranks, RankHeartbeat* listeners, const Journal* journal,
+            const FrameOutput& output, int64_t video, int64_t count) {
+  RankHeartbeat heartbeat(ranks, kReplayHeartbeat);
+  if (ranks.rank() != 0) return heartbeat.wait();
+  const auto beat = [&] {
+    heartbeat.beat();
+    if (listeners != nullptr) listeners->beat();
+  };
+  if (output.sink != nullptr) give_frames(stage, *journal, output, video, count, beat);
+  heartbeat.done();
 }
 
 // The decoding of one rank, which has rows of every frame or all of them.
@@ -283,11 +300,9 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbea
   }
   const int64_t done = keeper ? keeper->frames_done() : 0;
   Journal* const journal = journaled != nullptr && output.sink != nullptr ? journaled->journal : nullptr;
-  if (journal != nullptr) {
-    const int64_t kept = frames_of_output(output.part, done);
-    journal->keep_frames(place_in_journal(stage, output.part, video) + kept);
-    give_frames(stage, *journal, output, video, kept);
-  }
+  const int64_t kept = frames_of_output(output.part, done);
+  if (journal != nullptr) journal->keep_frames(place_in_journal(stage, output.part, video) + kept);
+  if (kept > 0) replay(stage, decoders, listeners, journal, output, video, kept);
   RankDecode rank(stage, decoders, listeners, output, keeper ? &*keeper : nullptr, journal, done);
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
@@ -311,8 +326,8 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
         decode_video(stage, decoders, listeners, decoder, latents.slice(0, video, video + 1), outputs[i],
                      i + 1 == outputs.size() && outputs[i].part.last, journaled,
                      from != nullptr && video == from->video ? from : nullptr, video);
-      } else if (outputs[i].sink != nullptr) {
-        replay_frames(stage, *journaled->journal, outputs[i], video);
+      } else {
+        replay(stage, decoders, listeners, journaled->journal, outputs[i], video, outputs[i].part.frames);
       }
     } catch (const Error& error) {
       if (outputs.size() == 1) throw;
@@ -331,8 +346,8 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
 
 }  // namespace
 
-void replay_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video) {
-  give_frames(stage, journal, output, video, output.part.frames);
+void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal, const FrameOutput& output) {
+  replay(stage, ranks, nullptr, journal, output, 0, output.part.frames);
 }
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,

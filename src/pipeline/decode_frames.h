@@ -45,8 +45,8 @@ struct JournaledDecode {
   // Rank 0's: the record of these latents, to which it is added how far their decoding is.
   std::function<RunRecord()> record;
 };
-// Gives the output the frames of a segment that the journal has. On rank 0, which has a sink.
-void replay_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video);
+// Gives the output the frames of a whole segment from the journal, which is rank 0's. Collective over `ranks`.
+void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal, const FrameOutput& output);
 
 // Collective over `world`. Every rank has the whole latents, [videos, C, T, h, w] F32, normalised as the transformer
 // makes them; one video is decoded after another, into an output of its own. Ranks that do not decode return at once,

@@ -331,10 +331,9 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
 void Run::skip_segment(PassState& s, int64_t segment) {
   for (int64_t v = 0; v < plan_.videos; ++v)  // the next one's noise is drawn behind this one's
     fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], segment, s.latents_of(v));
-  if (s.journal() == nullptr || s.pass.outputs.front().sink == nullptr) return;
   Output& output = s.pass.outputs.front();  // a batch has one segment
-  reserve_frames(output);
-  replay_frames(s.stage, *s.journal(), {output.sink.get(), output.floats, output.bytes, part_of(segment)}, 0);
+  if (output.sink != nullptr) reserve_frames(output);
+  replay_frames(s.stage, s.world, s.journal(), {output.sink.get(), output.floats, output.bytes, part_of(segment)});
 }
 
 // Where a segment's frames are in the output.
