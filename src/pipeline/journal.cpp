@@ -16,6 +16,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/unfinished_files.h"
 #include "base/words.h"
 #include "io/checksum.h"
 
@@ -218,6 +219,7 @@ bool Journal::finish_writing() {
 }
 
 void Journal::note_failure(const std::string& why) {
+  if (unfinished_files_removed()) return;  // the run is being ended: the record before it counts
   if (!std::exchange(failed_, true) && note_)
     note_(fmt::format("Note: the journal cannot be written, and the run goes on without: {}", why));
 }
