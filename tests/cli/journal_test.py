@@ -122,7 +122,8 @@ def journals_that_cannot_be_read_are_refused(cwd):
     for name, bad in (("short", whole[:1000]), ("damaged", bytes(damaged)), ("future", future), ("empty", b"")):
         state.write_bytes(bad)
         previous.write_bytes(bad)
-        refused(cwd, resume(cwd), "previous.safetensors", left=files_in(cwd))
+        said = "is of format 9, and this version reads 1" if name == "future" else "previous.safetensors"
+        refused(cwd, resume(cwd), said, left=files_in(cwd))
     previous.write_bytes(older)
     state.write_bytes(whole[:1000])
     result = resume(cwd)
