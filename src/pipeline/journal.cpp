@@ -193,9 +193,8 @@ RunRecord Journal::read(const char* name) const {
 }
 
 // At any moment there is a complete record. Where a file system has no links there is no older one.
-void Journal::write(const RunRecord& record) const {
-  if (frames_ && ::fdatasync(frames_->value()) != 0)
-    fail("{}: {}", (folder_ / kFrames).string(), system_message(errno));
+void Journal::write(const RunRecord& record, int frames) const {
+  if (frames >= 0 && ::fdatasync(frames) != 0) fail("{}: {}", (folder_ / kFrames).string(), system_message(errno));
   const std::string bytes = record.to_bytes();
   AtomicFile file(folder_ / kState);
   file.write(bytes.data(), bytes.size());
@@ -229,7 +228,8 @@ void Journal::record(RunRecord next) {
   if (frames_failed_) return;  // the place before the frame that is missing stays
   next.run = run_;
   next.frames = checksums_;
-  writing_ = std::async(std::launch::async, [this, record = std::move(next)] { write(record); });
+  const int frames = frames_ ? frames_->value() : -1;
+  writing_ = std::async(std::launch::async, [this, frames, record = std::move(next)] { write(record, frames); });
 }
 
 bool Journal::record_now(RunRecord next) {

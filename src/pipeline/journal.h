@@ -64,7 +64,7 @@ class Journal {
  private:
   Journal(const std::filesystem::path& folder, const Note& note);
   RunRecord read(const char* name) const;
-  void write(const RunRecord& record) const;
+  void write(const RunRecord& record, int frames /* descriptor, −1: none yet */) const;  // on the writing thread
   bool finish_writing();
 
   const std::filesystem::path folder_;
