@@ -186,10 +186,8 @@ std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& not
 }
 
 RunRecord Journal::read(const char* name) const {
-  const InputFile file(folder_ / name, InputFile::Kind::kCache);
-  std::string bytes(file.bytes(), '\0');
-  file.read(0, bytes.data(), bytes.size());
-  return RunRecord::from_bytes(bytes, (folder_ / name).string());
+  const fs::path file = folder_ / name;
+  return RunRecord::from_bytes(read_file(file, SIZE_MAX, InputFile::Kind::kCache), file.string());
 }
 
 // At any moment there is a complete record. Where a file system has no links there is no older one.

@@ -121,6 +121,8 @@ class Run {
     const std::vector<int64_t>& seeds;
     size_t weight_memory;                 // as io::Weights::Loading takes it
     const RunJournal* journal = nullptr;  // null: not noted
+    // Where it resumes; null: it begins.
+    const RunRecord* resumed() const { return journal != nullptr && journal->resumes ? &journal->from : nullptr; }
   };
   RunJournal open_journal(comm::Communicator& world, const Callbacks& callbacks) const;  // collective, as the next
   void begin_journal(comm::Communicator& world, const std::vector<int64_t>& seeds, const Callbacks& callbacks,
@@ -131,6 +133,7 @@ class Run {
   void denoise_segment(PassState& state, int64_t segment);
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
   void skip_segment(PassState& state, int64_t segment);
+  void draw_noise(PassState& state, int64_t segment) const;  // of every video, into the latents
   void take_latents(PassState& state, const RunRecord& from);
   DecodedPart part_of(int64_t segment) const;
   void reserve_frames(Output& output) const;

@@ -121,7 +121,7 @@ void add_wholes(trace::Timing& timing) {
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                             Video& result) const {
   // What is left of a run that resumes was not planned.
-  if (pass.planned == nullptr || !pass.planned->priced() || (pass.journal != nullptr && pass.journal->resumes)) return;
+  if (pass.planned == nullptr || !pass.planned->priced() || pass.resumed() != nullptr) return;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
   result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
@@ -145,8 +145,8 @@ struct Run::PassState {
   }
   // Where a run resumes; null in one that begins, and for the segments behind that place.
   const RunRecord* from(int64_t segment) const {
-    const bool here = pass.journal != nullptr && pass.journal->resumes && pass.journal->from.segment == segment;
-    return here ? &pass.journal->from : nullptr;
+    const RunRecord* resumed = pass.resumed();
+    return resumed != nullptr && resumed->segment == segment ? resumed : nullptr;
   }
   Journal* journal() const { return pass.journal != nullptr ? pass.journal->journal.get() : nullptr; }  // rank 0's
   RunRecord record(int64_t segment) const {
@@ -187,9 +187,8 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                journal] = s.pass;
   const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
   const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
+  draw_noise(s, segment);
   for (int64_t v = 0; v < plan_.videos; ++v) {
-    const auto at = static_cast<size_t>(v);
-    fill_noise(videos_[at], s.noise[at], segment, s.latents_of(v));
     s.dump(v).add(prefix + "latents.init", s.latents_of(v));
   }
   const RunRecord* from = s.from(segment);
@@ -269,10 +268,14 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   if (trace != nullptr && last && stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *trace);
 }
 
+void Run::draw_noise(PassState& s, int64_t segment) const {
+  for (int64_t v = 0; v < plan_.videos; ++v)
+    fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], segment, s.latents_of(v));
+}
+
 // The final latents of a segment that another process has denoised.
 void Run::take_latents(PassState& s, const RunRecord& from) {
-  for (int64_t v = 0; v < plan_.videos; ++v)
-    fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], from.segment, s.latents_of(v));
+  draw_noise(s, from.segment);
   std::memcpy(s.latents.view().raw(), from.latents.view().raw(), s.latents.view().bytes());
   const bool last = from.segment + 1 == plan_.segments.count;
   if (s.pass.trace != nullptr && last && s.pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *s.pass.trace);
@@ -329,8 +332,7 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
 
 // One that another process has made: its frames are in the journal.
 void Run::skip_segment(PassState& s, int64_t segment) {
-  for (int64_t v = 0; v < plan_.videos; ++v)  // the next one's noise is drawn behind this one's
-    fill_noise(videos_[static_cast<size_t>(v)], s.noise[static_cast<size_t>(v)], segment, s.latents_of(v));
+  draw_noise(s, segment);                   // the next one's is drawn behind it
   Output& output = s.pass.outputs.front();  // a batch has one segment
   if (output.sink != nullptr) reserve_frames(output);
   replay_frames(s.stage, s.world, s.journal(), {output.sink.get(), output.floats, output.bytes, part_of(segment)});
@@ -356,13 +358,13 @@ void Run::reserve_frames(Output& output) const {
 
 std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
   PassState s(*this, world, pass, callbacks);
-  if (pass.journal != nullptr && pass.journal->resumes) s.step_cache = pass.journal->from.step_cache;
+  if (pass.resumed() != nullptr) s.step_cache = pass.resumed()->step_cache;
   trace::Timing& timing = s.timing;
   for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
   std::vector<Video> results(videos_.size());
   for (int64_t segment = 0; segment < plan_.segments.count; ++segment) {
     const bool last = segment + 1 == plan_.segments.count;
-    if (pass.journal != nullptr && pass.journal->resumes && segment < pass.journal->from.segment) {
+    if (pass.resumed() != nullptr && segment < pass.resumed()->segment) {
       skip_segment(s, segment);
       continue;
     }

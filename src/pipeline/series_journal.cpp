@@ -78,8 +78,6 @@ bool says_how_ranks_are_used(const std::string& key) {
 }  // namespace
 
 void load_resumed_settings(const fs::path& folder, OptionSet& set) {
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) fail("resume={}: there is no such folder", folder.string());
   const fs::path file = folder / kSettings;
   if (!is_noted(folder)) Journal::resume(folder, {});  // says what is missing
   if (!is_there(file)) return;                         // of a program's run, whose settings are its own
