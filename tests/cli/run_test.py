@@ -49,19 +49,27 @@ def ranks_of(process):
     return found
 
 
+def record_of(journal):
+    """Tells the latest records of a journal apart; None while there are not two: one is renamed in a moment without."""
+    try:
+        return (journal / "previous.safetensors").stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def losing(cwd, ranks, lost, *arguments, journal="clip.journal"):
     """A job from which ranks are killed one after another, each when it has a record; its result."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen([str(word) for word in words(f"ranks={ranks}", *LONG, *arguments)], cwd=cwd, stderr=said,
                                    stdout=subprocess.DEVNULL, env={**os.environ, **MPI_ENV})
         try:
-            previous = pathlib.Path(cwd) / journal / "previous.safetensors"
+            folder = pathlib.Path(cwd) / journal
             for number, rank in enumerate(lost):
-                until(lambda: process.poll() is not None or (len(ranks_of(process)) == ranks - number and previous.exists()),
+                until(lambda: process.poll() is not None or (len(ranks_of(process)) == ranks - number and record_of(folder)),
                       "the job does not begin")
                 assert process.poll() is None, "the job has ended"
-                before = previous.stat().st_ino
-                until(lambda: previous.exists() and previous.stat().st_ino != before, "no step is recorded")
+                before = record_of(folder)
+                until(lambda: record_of(folder) not in (None, before), "no step is recorded")
                 os.kill(ranks_of(process)[rank], signal.SIGKILL)
                 gone = ranks - number
                 until(lambda: process.poll() is not None or len(ranks_of(process)) < gone, "the rank is still there")
