@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "bench/forward_inputs.h"
 #include "models/encoders/tensor_tables.h"
+#include "models/wan/reference/forward_stages.h"
 #include "models/wan/reference/text_encoder.h"
-#include "models/wan/reference/transformer.h"
 #include "models/wan/reference/vae.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"
@@ -16,7 +17,6 @@
 namespace zoetrope::bench {
 namespace {
 
-using wan::reference::add_to;
 using wan::reference::Grid;
 using wan::reference::Parameters;
 using wan::reference::rounding_of;
@@ -25,19 +25,10 @@ using wan::reference::rows_of;
 
 constexpr double kFloatUnit = 0x1p-24, kBFloatUnit = 0x1p-9;
 
-// Of a block or layer whose longest sum has `terms` terms. Roundings on the longest path through one: norm, projection,
-// head norm, rotation, scores, probabilities, attention, projection, gate and sum, some of them twice in the three
-// branches. Each has an error of at most u relative to its own norm, and norms of branches add up to no more than that
-// of the sum times a small factor. Sums of K terms in float32 have an error of √K·u where roundings are independent.
-double stage_tolerance(int64_t terms, DType dtype) {
-  constexpr double kRoundings = 16;
-  return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
-}
-
 // Compares a model's stages with the reference's, each starting from the values that the model itself computed.
 class Comparison {
  public:
-  Comparison(int64_t terms, DType dtype) { verdict_.tolerance = stage_tolerance(terms, dtype); }
+  Comparison(int64_t terms, DType dtype) { verdict_.tolerance = wan::reference::stage_bound(terms, dtype); }
 
   Probe probe() {
     return
@@ -48,7 +39,6 @@ class Comparison {
     ZT_CHECK(found != values_.end(), "the model does not report '{}'", name);
     return found->second;
   }
-  const Rows& block(int64_t index) const { return value(fmt::format("block.{}", index)); }
 
   void stage(const Rows& result, const Rows& expected) {
     const double error = wan::reference::relative_l2(result, expected);
@@ -69,62 +59,26 @@ class Comparison {
 constexpr int64_t kTextRows = 5, kImageRows = 3, kControlFrames = 1;
 constexpr float kTimestep = 500;
 
-// `rows` behind those of x that they have not: of the tokens from some frame on.
-void add_to_last(Rows& x, const Rows& rows) {
-  for (int64_t f = 0; f < x.features; ++f)
-    for (int64_t r = 0; r < rows.rows; ++r) x.feature(f)[x.rows - rows.rows + r] += rows.feature(f)[r];
-}
-
-// The stream after a block of the model: its result plus the hint, or what a face adapter adds, that follows it.
-Rows stream_after(const Comparison& compare, const wan::TransformerConfig& config, int64_t block) {
-  if (block < 0) {
-    Rows x = compare.value("patch_embedding");
-    if (config.animate()) add_to_last(x, compare.value("pose_patch_embedding"));
-    return x;
+// Those before and behind the blocks, and of the first and the last block, adapter and control block.
+bool is_checked(const wan::reference::Stage& stage, const wan::TransformerConfig& config) {
+  using Kind = wan::reference::Stage::Kind;
+  int64_t last = 0;
+  switch (stage.kind) {
+    case Kind::kSelfAttention:
+    case Kind::kCrossAttention:
+    case Kind::kFeedForward:
+      last = (stage.control ? std::ssize(config.vace_layers) : config.num_layers) - 1;
+      break;
+    case Kind::kFace:
+      last = config.face_adapters() - 1;
+      break;
+    case Kind::kHint:
+      last = std::ssize(config.vace_layers) - 1;
+      break;
+    default:
+      break;
   }
-  Rows x = compare.block(block);
-  if (config.face && block % config.face->every == 0)
-    add_to(x, compare.value(fmt::format("face_adapter.{}", block / config.face->every)));
-  const auto& layers = config.vace_layers;
-  const auto found = std::find(layers.begin(), layers.end(), block);
-  if (found != layers.end()) add_to(x, compare.value(fmt::format("vace.{}.hint", found - layers.begin())));
-  return x;
-}
-
-// The control stream: its start, its first and last block, and their hints.
-void compare_control(Comparison& compare, const wan::reference::Transformer& reference,
-                     const wan::TransformerConfig& config, const ForwardInputs& inputs,
-                     const wan::reference::Transformer::Context& context, const Grid& grid) {
-  const Rows& x = compare.value("patch_embedding");
-  const Rows cells = reference.cells(inputs.control, {kControlFrames, grid.height, grid.width});
-  compare.stage("vace_patch_embedding", reference.control_patches(cells));
-  // Padded with rows of zeros beyond the end of the control video.
-  const Rows& patches = compare.value("vace_patch_embedding");
-  Rows padded(patches.features, x.rows);
-  for (int64_t f = 0; f < patches.features; ++f) std::copy_n(patches.feature(f), patches.rows, padded.feature(f));
-  const size_t last = config.vace_layers.size() - 1;
-  for (size_t j = 0; j <= last; j += std::max<size_t>(1, last)) {
-    const Rows c = j == 0 ? reference.control_in(padded, x) : compare.value(fmt::format("vace.{}.control", j - 1));
-    const std::string name = fmt::format("vace.{}.", j);
-    compare.stage(name + "control",
-                  reference.block(fmt::format("vace_blocks.{}.", j), c, compare.value("timestep_proj"), context, grid));
-    compare.stage(name + "hint", reference.hint(j, compare.value(name + "control")));
-  }
-}
-
-// The pose, and the first and last face adapter.
-void compare_animation(Comparison& compare, const wan::reference::Transformer& reference,
-                       const wan::TransformerConfig& config, const ForwardInputs& inputs, const Grid& grid) {
-  compare.stage("pose_patch_embedding",
-                reference.pose_patches(reference.cells(inputs.pose, {grid.frames - 1, grid.height, grid.width})));
-  const Rows given = rows_of(inputs.face);
-  Rows face(given.features, given.rows + config.face->tokens());
-  add_to_last(face, given);
-  const int64_t last = config.face_adapters() - 1;
-  for (int64_t j = 0; j <= last; j += std::max<int64_t>(1, last)) {
-    compare.stage(fmt::format("face_adapter.{}", j),
-                  reference.face_adapter(static_cast<size_t>(j), compare.block(j * config.face->every), face));
-  }
+  return stage.index == 0 || stage.index == last;
 }
 
 }  // namespace
@@ -140,7 +94,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
                          .control_frames = kControlFrames * patch[0]};
   const ForwardInputs inputs(config, size, weights->dtype);
   const int64_t tokens = wan::token_grid(config, size.latent).tokens();
-  Comparison compare(std::max({config.ffn_dim, config.inner_dim(), config.text_dim}), weights->dtype);
+  Comparison compare(wan::reference::longest_sum(config), weights->dtype);
   with_whole_sequence(config, tokens, weights->dtype, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(size.latent, 1, attention);
@@ -150,28 +104,27 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   });
 
   const Parameters parameters(source, stream.team());
-  const wan::reference::Transformer reference(config, weights->dtype, parameters);
-  compare.stage("patch_embedding", reference.patch_embedding(reference.cells(inputs.latents, grid)));
-  compare.stage("text_embedding", reference.text_embedding(rows_of(inputs.text)));
-  wan::reference::Transformer::Context context{compare.value("text_embedding"), {}};
-  if (inputs.image) {
-    compare.stage("image_embedding", reference.image_embedding(rows_of(inputs.image)));
-    context.image = compare.value("image_embedding");
+  wan::reference::StageInputs given;
+  const auto of_sample = [](const Tensor& all) { return all ? all.view().select(0, 0) : TensorView(); };
+  given.latents = of_sample(inputs.latents);
+  given.grid = grid;
+  given.timesteps = {kTimestep};
+  given.text = rows_of(inputs.text);
+  if (inputs.image) given.image = rows_of(inputs.image);
+  given.control = of_sample(inputs.control);
+  given.control_scales = inputs.scales;
+  given.pose = of_sample(inputs.pose);
+  if (inputs.face) given.face = rows_of(inputs.face);
+  const wan::reference::ForwardStages stages(
+      config, weights->dtype, parameters, given,
+      [&](const std::string& name) -> const Rows& { return compare.value(name); });
+  for (const wan::reference::Stage& stage : wan::reference::stages_of(config)) {
+    if (!is_checked(stage, config)) continue;
+    const IndexRange rows = wan::reference::tokens_of(stage, config, given);
+    std::vector<int64_t> all(static_cast<size_t>(rows.size()));
+    std::iota(all.begin(), all.end(), rows.begin);
+    compare.stage(stage.tensor(), stages.expected(stage, all));
   }
-  compare.stage("temb", reference.time_embedding(kTimestep));
-  const Rows& time = compare.value("temb");
-  compare.stage("timestep_proj", reference.time_projection(time));
-  if (config.vace()) compare_control(compare, reference, config, inputs, context, grid);
-  if (config.animate()) compare_animation(compare, reference, config, inputs, grid);
-  const int64_t last = config.num_layers - 1;
-  const auto block = [&](int64_t index) {
-    compare.stage(fmt::format("block.{}", index),
-                  reference.block(fmt::format("blocks.{}.", index), stream_after(compare, config, index - 1),
-                                  compare.value("timestep_proj"), context, grid));
-  };
-  block(0);
-  if (last > 0) block(last);
-  compare.stage("proj_out", reference.head(stream_after(compare, config, last), time));
   return compare.verdict();
 }
 
@@ -273,8 +226,11 @@ Verdict check_text_encoder(encoders::TextEncoder& encoder, const std::shared_ptr
   const Rows embedded = embed(*source, config, ids, dtype);
   if (embedded.rows > 0) compare.stage("block.0", reference.layer(0, embedded));
   const int64_t last = config.num_layers - 1;
-  if (last > 0) compare.stage(compare.block(last), reference.layer(last, compare.block(last - 1)));
-  compare.stage(rows_of(out), reference.norm("encoder.final_layer_norm.weight", compare.block(last)));
+  if (last > 0)
+    compare.stage(compare.value(fmt::format("block.{}", last)),
+                  reference.layer(last, compare.value(fmt::format("block.{}", last - 1))));
+  compare.stage(rows_of(out),
+                reference.norm("encoder.final_layer_norm.weight", compare.value(fmt::format("block.{}", last))));
   return compare.verdict();
 }
 

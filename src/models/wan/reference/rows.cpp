@@ -48,6 +48,13 @@ Rows rows_of(const TensorView& tensor) {
   return out;
 }
 
+Rows rows_at(const Rows& x, const std::vector<int64_t>& rows) {
+  Rows out(x.features, static_cast<int64_t>(rows.size()));
+  for (int64_t f = 0; f < x.features; ++f)
+    for (int64_t r = 0; r < out.rows; ++r) out.feature(f)[r] = x.feature(f)[rows[static_cast<size_t>(r)]];
+  return out;
+}
+
 double relative_l2(const Rows& a, const Rows& expected) {
   ZT_CHECK(a.features == expected.features && a.rows == expected.rows);
   double difference = 0, norm = 0;
@@ -64,6 +71,7 @@ float rounded(float value, Rounding rounding) {
 }
 
 std::vector<float> Parameters::read(const std::string& name, Rounding rounding) const {
+  if (on_read_) on_read_(name);
   const Shape shape = source_->info(name).shape;
   std::vector<float> values(static_cast<size_t>(shape.size()));
   source_->read(name, TensorView(values.data(), DType::kF32, shape));
@@ -92,18 +100,23 @@ Rows Parameters::linear(const std::string& prefix, const Rows& x, Rounding round
   return out;
 }
 
-Rows attend(const Attention& attention) {
+Rows attend(const Attention& attention, ThreadTeam& team) {
   const Rows &q = attention.q, &k = attention.k, &v = attention.v;
   const int64_t head_dim = q.features / attention.heads;
   Rows out(q.features, q.rows);
-  std::vector<double> p(static_cast<size_t>(k.rows));
-  for (int64_t head = 0; head < attention.heads; ++head) {
-    const int64_t begin = head * head_dim, end = begin + head_dim;
-    for (int64_t i = 0; i < q.rows; ++i) {
+  team.parallel_for(attention.heads * q.rows, 1, [&](IndexRange range, int) {
+    std::vector<double> p(static_cast<size_t>(k.rows));
+    for (int64_t item = range.begin; item < range.end; ++item) {
+      const int64_t head = item / q.rows, i = item % q.rows, begin = head * head_dim, end = begin + head_dim;
+      std::fill(p.begin(), p.end(), 0.0);
+      for (int64_t f = begin; f < end; ++f) {
+        const double value = q.feature(f)[i];
+        const double* keys = k.feature(f);
+        for (int64_t j = 0; j < k.rows; ++j) p[static_cast<size_t>(j)] += value * keys[j];
+      }
       for (int64_t j = 0; j < k.rows; ++j) {
-        double score = 0;
-        for (int64_t f = begin; f < end; ++f) score += q.feature(f)[i] * k.feature(f)[j];
-        p[static_cast<size_t>(j)] = attention.scale * score + (attention.bias ? attention.bias(head, i, j) : 0);
+        double& score = p[static_cast<size_t>(j)];
+        score = attention.scale * score + (attention.bias ? attention.bias(head, i, j) : 0);
       }
       const double most = *std::max_element(p.begin(), p.end());
       double sum = 0;
@@ -114,7 +127,7 @@ Rows attend(const Attention& attention) {
         out.feature(f)[i] = value / sum;
       }
     }
-  }
+  });
   return out;
 }
 

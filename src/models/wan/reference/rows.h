@@ -30,6 +30,9 @@ struct Rows {
 // [rows, features] F32 or BF16, contiguous; leading extents count as rows.
 Rows rows_of(const TensorView& tensor);
 
+// Some of the rows of x, in this order.
+Rows rows_at(const Rows& x, const std::vector<int64_t>& rows);
+
 // ‖a − expected‖ / ‖expected‖ over all values.
 double relative_l2(const Rows& a, const Rows& expected);
 
@@ -39,8 +42,10 @@ float rounded(float value, Rounding rounding);
 
 class Parameters {
  public:
-  Parameters(std::shared_ptr<const io::WeightSource> source, ThreadTeam& team)
-      : source_(std::move(source)), team_(team) {}
+  // `on_read`, if given, is told the name of each tensor that is read.
+  Parameters(std::shared_ptr<const io::WeightSource> source, ThreadTeam& team,
+             std::function<void(const std::string&)> on_read = {})
+      : source_(std::move(source)), team_(team), on_read_(std::move(on_read)) {}
 
   std::vector<float> read(const std::string& name, Rounding rounding) const;
 
@@ -52,6 +57,7 @@ class Parameters {
  private:
   std::shared_ptr<const io::WeightSource> source_;
   ThreadTeam& team_;
+  std::function<void(const std::string&)> on_read_;
 };
 
 // softmax(scale·q·kᵀ + bias)·v, head by head; the features of a head are adjacent. bias(head, query, key) may be
@@ -64,7 +70,7 @@ struct Attention {
   double scale;
   std::function<double(int64_t head, int64_t query, int64_t key)> bias;
 };
-Rows attend(const Attention& attention);
+Rows attend(const Attention& attention, ThreadTeam& team);
 
 void add_to(Rows& x, const Rows& branch);
 

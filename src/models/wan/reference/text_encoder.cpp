@@ -14,7 +14,7 @@ Rows TextEncoder::layer(int64_t index, Rows x) const {
   const auto bias = [&](int64_t head, int64_t query, int64_t key) {
     return static_cast<double>(table[static_cast<size_t>(bucket(key - query) * config_.num_heads + head)]);
   };
-  add_to(x, linear(self + "o", attend({q, k, v, config_.num_heads, 1.0, bias})));
+  add_to(x, linear(self + "o", attend({q, k, v, config_.num_heads, 1.0, bias}, parameters_.team())));
 
   const std::string feed_forward = fmt::format("encoder.block.{}.layer.1.", index);
   const std::string dense = feed_forward + "DenseReluDense.";

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -21,47 +23,77 @@ Rows layer_norm(const Rows& x, double eps) {
   return out;
 }
 
-// x·(1 + scale) + shift: scale(f) and shift(f) of a feature, the same for all tokens.
-template <typename Scale, typename Shift>
-Rows modulated(Rows x, Scale&& scale, Shift&& shift) {
+// Vector `which` of each token's modulation: the table's plus that of the time embedding, which has one column for all
+// tokens or one for each.
+class Modulation {
+ public:
+  Modulation(std::vector<float> table, const Rows& time, int64_t features)
+      : table_(std::move(table)), time_(time), features_(features) {}
+  // Where all vectors are moved by the same `time`.
+  double shared(int64_t which, int64_t f, int64_t row) const { return value(which, f, f, row); }
+  double own(int64_t which, int64_t f, int64_t row) const { return value(which, f, which * features_ + f, row); }
+
+ private:
+  double value(int64_t which, int64_t f, int64_t from, int64_t row) const {
+    return static_cast<double>(table_[static_cast<size_t>(which * features_ + f)]) +
+           time_.feature(from)[time_.rows == 1 ? 0 : row];
+  }
+
+  std::vector<float> table_;
+  const Rows& time_;
+  int64_t features_;
+};
+
+enum : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2 };
+
+// LN(x)·(1 + scale) + shift
+Rows modulated_norm(const Rows& x, double eps, const Modulation& by, int64_t scale, int64_t shift) {
+  Rows n = layer_norm(x, eps);
+  for (int64_t f = 0; f < n.features; ++f)
+    for (int64_t r = 0; r < n.rows; ++r)
+      n.feature(f)[r] = n.feature(f)[r] * (1 + by.own(scale, f, r)) + by.own(shift, f, r);
+  return n;
+}
+
+void add_gated(Rows& x, const Rows& branch, const Modulation& by, int64_t gate) {
   for (int64_t f = 0; f < x.features; ++f)
-    for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] = x.feature(f)[r] * (1 + scale(f)) + shift(f);
-  return x;
+    for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] += branch.feature(f)[r] * by.own(gate, f, r);
+}
+
+std::vector<int64_t> all_rows(const Rows& x) {
+  std::vector<int64_t> all(static_cast<size_t>(x.rows));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
 }
 
 }  // namespace
 
-// One block, from top to bottom. Every branch is added to the stream x; the first and the last are modulated and gated
+// A block, from top to bottom. Every branch is added to the stream x; the first and the last are modulated and gated
 // by the timestep.
-Rows Transformer::block(const std::string& name, Rows x, const Rows& time, const Context& context,
-                        const Grid& grid) const {
-  const std::vector<float> table = parameters_.read(name + "scale_shift_table", Rounding::kFloat32);
-  const auto vector = [&](int64_t which) {
-    return [&, which](int64_t f) {
-      const auto at = static_cast<size_t>(which * x.features + f);
-      return static_cast<double>(table[at]) + time.values[at];
-    };
-  };
-  const auto shift1 = vector(0), scale1 = vector(1), gate1 = vector(2);
-  const auto shift2 = vector(3), scale2 = vector(4), gate2 = vector(5);
-  const auto add_gated = [&](const Rows& branch, const auto& gate) {
-    for (int64_t f = 0; f < x.features; ++f)
-      for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] += branch.feature(f)[r] * gate(f);
-  };
+Rows Transformer::self_attention(const std::string& name, const Rows& x, const Rows& time, const Grid& grid,
+                                 const std::vector<int64_t>& of) const {
+  const Modulation by(parameters_.read(name + "scale_shift_table", Rounding::kFloat32), time, x.features);
+  const Rows n = modulated_norm(x, config_.eps, by, kScale1, kShift1);
+  Rows q = normed(name + "attn1.to_q", name + "attn1.norm_q", rows_at(n, of));
+  Rows k = normed(name + "attn1.to_k", name + "attn1.norm_k", n);
+  rotate(q, grid, of);
+  rotate(k, grid, all_rows(k));
+  return attended(q, k, linear(name + "attn1.to_v", n));
+}
 
-  add_gated(self_attention(name + "attn1.", modulated(layer_norm(x, config_.eps), scale1, shift1), grid), gate1);
+Rows Transformer::after_cross_attention(const std::string& name, Rows x, const Rows& attended, const Rows& time,
+                                        const Context& context) const {
+  const Modulation by(parameters_.read(name + "scale_shift_table", Rounding::kFloat32), time, x.features);
+  add_gated(x, linear(name + "attn1.to_out.0", attended), by, kGate1);
   add_to(x, cross_attention(name + "attn2.", config_.cross_attn_norm ? affine_norm(name + "norm2", x, config_.eps) : x,
                             context));
-  add_gated(feed_forward(name + "ffn.", modulated(layer_norm(x, config_.eps), scale2, shift2)), gate2);
   return x;
 }
 
-Rows Transformer::self_attention(const std::string& name, const Rows& x, const Grid& grid) const {
-  Rows q = normed(name + "to_q", name + "norm_q", x);
-  Rows k = normed(name + "to_k", name + "norm_k", x);
-  rotate(q, grid);
-  rotate(k, grid);
-  return linear(name + "to_out.0", attended(q, k, linear(name + "to_v", x)));
+Rows Transformer::after_feed_forward(const std::string& name, Rows x, const Rows& time) const {
+  const Modulation by(parameters_.read(name + "scale_shift_table", Rounding::kFloat32), time, x.features);
+  add_gated(x, feed_forward(name + "ffn.", modulated_norm(x, config_.eps, by, kScale2, kShift2)), by, kGate2);
+  return x;
 }
 
 // The image's keys have a softmax of their own.
@@ -87,15 +119,17 @@ Rows Transformer::normed(const std::string& projection, const std::string& norm,
 
 Rows Transformer::attended(const Rows& q, const Rows& k, const Rows& v) const {
   const double scale = 1 / std::sqrt(static_cast<double>(config_.attention_head_dim));
-  return attend({q, k, v, config_.num_attention_heads, scale, {}});
+  return attend({q, k, v, config_.num_attention_heads, scale, {}}, parameters_.team());
 }
 
 // Pairs of neighbours are rotated by the token's position along one axis: width and height take 2·⌊D/6⌋ values each,
 // time the rest.
-void Transformer::rotate(Rows& x, const Grid& grid) const {
+void Transformer::rotate(Rows& x, const Grid& grid, const std::vector<int64_t>& tokens) const {
   const int64_t head_dim = config_.attention_head_dim, side = 2 * (head_dim / 6), time = head_dim - 2 * side;
   for (int64_t r = 0; r < x.rows; ++r) {
-    const int64_t position[] = {r / (grid.height * grid.width), r / grid.width % grid.height, r % grid.width};
+    const int64_t token = tokens[static_cast<size_t>(r)];
+    const int64_t position[] = {token / (grid.height * grid.width), token / grid.width % grid.height,
+                                token % grid.width};
     for (int64_t pair = 0; pair < x.features / 2; ++pair) {
       const int64_t f = 2 * pair % head_dim;
       const int axis = f < time ? 0 : f < time + side ? 1 : 2;
@@ -180,14 +214,13 @@ Rows Transformer::time_projection(Rows time_embedding) const {
 }
 
 Rows Transformer::head(const Rows& x, const Rows& time_embedding) const {
-  const std::vector<float> table = parameters_.read("scale_shift_table", Rounding::kFloat32);  // shift, scale
-  const auto vector = [&](int64_t which) {
-    return [&, which](int64_t f) {
-      return static_cast<double>(table[static_cast<size_t>(which * x.features + f)]) +
-             time_embedding.values[static_cast<size_t>(f)];
-    };
-  };
-  return linear("proj_out", modulated(layer_norm(x, config_.eps), vector(1), vector(0)));
+  enum : int64_t { kShift, kScale };
+  const Modulation by(parameters_.read("scale_shift_table", Rounding::kFloat32), time_embedding, x.features);
+  Rows n = layer_norm(x, config_.eps);
+  for (int64_t f = 0; f < n.features; ++f)
+    for (int64_t r = 0; r < n.rows; ++r)
+      n.feature(f)[r] = n.feature(f)[r] * (1 + by.shared(kScale, f, r)) + by.shared(kShift, f, r);
+  return linear("proj_out", n);
 }
 
 Rows Transformer::control_patches(const Rows& cells) const { return linear("vace_patch_embedding", cells); }

@@ -1,9 +1,10 @@
-// The diffusion transformer of the Wan family in float64. Read this first: transformer.cpp has one block from top to
+// The diffusion transformer of the Wan family in float64. Read this first: transformer.cpp has a block from top to
 // bottom as wan.md section 2 defines it, one operation a line, without packing, chunks, ranks or threads. The engine
 // (models/wan/transformer) computes the same; `zoetrope bench` and tests compare the two.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "models/wan/config.h"
 #include "models/wan/reference/rows.h"
@@ -33,9 +34,17 @@ class Transformer {
   Rows time_embedding(double timestep) const;
   Rows time_projection(Rows time_embedding) const;  // six vectors of a block: shift, scale, gate, twice
 
-  // `name` is the block's prefix with its dot: "blocks.0.".
-  Rows block(const std::string& name, Rows x, const Rows& time, const Context& context, const Grid& grid) const;
+  // A block in three stages, each from the result of the one before. `name` is the block's prefix with its dot:
+  // "blocks.0."; `time`: the time projection, once for all tokens or for each.
+  // What the tokens `of` take from all of x by self-attention, all heads side by side.
+  Rows self_attention(const std::string& name, const Rows& x, const Rows& time, const Grid& grid,
+                      const std::vector<int64_t>& of) const;
+  // x plus the projected result of self-attention plus cross-attention.
+  Rows after_cross_attention(const std::string& name, Rows x, const Rows& attended, const Rows& time,
+                             const Context& context) const;
+  Rows after_feed_forward(const std::string& name, Rows x, const Rows& time) const;
 
+  // `time_embedding`: once for all tokens or for each.
   Rows head(const Rows& x, const Rows& time_embedding) const;
 
   // VACE: what the control stream begins with, and the hint that follows its block number `index`.
@@ -50,14 +59,13 @@ class Transformer {
 
  private:
   Rows normed_by_head(const std::string& projection, const std::string& norm, const Rows& x) const;
-  Rows self_attention(const std::string& name, const Rows& x, const Grid& grid) const;
   Rows cross_attention(const std::string& name, const Rows& x, const Context& context) const;
   Rows feed_forward(const std::string& name, const Rows& x) const;
   Rows linear(const std::string& name, const Rows& x) const { return parameters_.linear(name, x, rounding_); }
   Rows normed(const std::string& projection, const std::string& norm, const Rows& x) const;
   Rows attended(const Rows& q, const Rows& k, const Rows& v) const;
   Rows affine_norm(const std::string& name, const Rows& x, double eps) const;
-  void rotate(Rows& x, const Grid& grid) const;
+  void rotate(Rows& x, const Grid& grid, const std::vector<int64_t>& tokens) const;
 
   const TransformerConfig& config_;
   Rounding rounding_;

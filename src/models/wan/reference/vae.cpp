@@ -159,7 +159,8 @@ class Coder {
       Rows parts[3] = {Rows(c, area), Rows(c, area), Rows(c, area)};
       for (int64_t f = 0; f < 3 * c; ++f)
         for (int64_t r = 0; r < area; ++r) parts[f / c].feature(f % c)[r] = qkv.at(f, t, r / x.width, r % x.width);
-      const Rows o = attend({parts[0], parts[1], parts[2], 1, 1 / std::sqrt(static_cast<double>(c)), {}});
+      const Rows o =
+          attend({parts[0], parts[1], parts[2], 1, 1 / std::sqrt(static_cast<double>(c)), {}}, parameters_.team());
       for (int64_t f = 0; f < c; ++f)
         for (int64_t r = 0; r < area; ++r)
           mixed.at(f, t, r / x.width, r % x.width) = stored(static_cast<Real>(o.feature(f)[r]));

@@ -12,16 +12,20 @@ io::WeightStream::Use Transformer::State::wait_for_weights(size_t block) {
   return weights->use_block(block);
 }
 
-void Transformer::State::run_block(const BlockCall& block) {
+void Transformer::State::run_block(const BlockCall& block, const std::string& name, const Probe& probe) {
   const io::WeightStream::Use use = wait_for_weights(block.index);
+  const std::string after_cross = probe ? name + ".cross_attention" : std::string();
   self_attention(block);
+  if (probe) observe(probe, name + ".self_attention", attended());
   for_each_chunk(block.samples, [&](const Chunk& chunk) {
     const LinearWeights& out = block.weights.self_out;
     const TensorView o = rows(attended(), chunk), n = operand(chunk.rows(), weights->heads_width());
     add_gated("out", as_operand(stream, o, out.weight, n), out, block, chunk, kGate1);
     cross_attention(block, chunk);
+    observe(probe, after_cross, rows(block.x, chunk));
     feed_forward(block, chunk);
   });
+  observe(probe, name, block.x);
 }
 
 // LN(x), then modulated or affine, as the operand of the next multiplication, rounded to W.

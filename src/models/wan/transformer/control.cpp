@@ -42,8 +42,8 @@ void Transformer::State::run_control(IndexRange samples, size_t index, const Pro
   const std::string label = fmt::format("control block {}", index);
   const trace::Span span(stream.lane(), label.c_str());
   const size_t block = static_cast<size_t>(config.num_layers) + index;
-  run_block({weights->blocks[block], block, samples, buffers.control});
-  if (probe) observe(probe, "vace." + std::to_string(index) + ".control", buffers.control);
+  run_block({weights->blocks[block], block, samples, buffers.control},
+            probe ? fmt::format("vace.{}.control", index) : std::string(), probe);
 }
 
 // x += hint·scale, hint = proj_out(c); scale and product are rounded to W as the reference does.

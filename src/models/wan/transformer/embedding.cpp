@@ -41,8 +41,8 @@ void Transformer::State::embed_time(const Timesteps& of, const Probe& probe) {
   linear(stream, sinusoid, weights->time_in, hidden, kernels::Activation::kSilu);
   linear(stream, hidden, weights->time_out, wide);
   kernels::convert(stream, wide, temb);
-  kernels::convert(stream, temb, wide);
   observe(probe, "temb", temb);
+  kernels::convert(stream, temb, wide);
   kernels::activate(stream, kernels::Activation::kSilu, temb, act);
   linear(stream, act, weights->time_proj, proj);
   observe(probe, "timestep_proj", proj);

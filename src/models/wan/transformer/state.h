@@ -73,7 +73,7 @@ struct Transformer::State {
 
   // block.cpp
   io::WeightStream::Use wait_for_weights(size_t block);
-  void run_block(const BlockCall& block);
+  void run_block(const BlockCall& block, const std::string& name, const Probe& probe);  // observed as `name`
   void self_attention(const BlockCall& block);
   void cross_attention(const BlockCall& block, const Chunk& chunk);
   void attend_context(const BlockCall& block, const Chunk& chunk, const TensorView& q, const TensorView& o,

@@ -67,16 +67,14 @@ void Transformer::State::pass_blocks(IndexRange samples, Blocks what, const Prob
 void Transformer::State::run_blocks(IndexRange samples, const Probe& probe) {
   if (config.vace()) begin_control(samples, probe);
   const TensorView x = stream_of(samples);
-  std::string name;
+  std::string label;
   size_t control = 0;
   for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
-    name.assign("block ").append(std::to_string(i));
+    label.assign("block ").append(std::to_string(i));
     {
-      const trace::Span span(stream.lane(), name.c_str());
-      run_block({weights->blocks[i], i, samples, x});
+      const trace::Span span(stream.lane(), label.c_str());
+      run_block({weights->blocks[i], i, samples, x}, probe ? "block." + std::to_string(i) : std::string(), probe);
     }
-    name[5] = '.';  // as tensors are named
-    if (probe) observe(probe, name, x);
     if (config.face && static_cast<int64_t>(i) % config.face->every == 0)
       add_face(samples, i / static_cast<size_t>(config.face->every), probe);
     if (control == config.vace_layers.size() || config.vace_layers[control] != static_cast<int64_t>(i)) continue;

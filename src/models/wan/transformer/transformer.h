@@ -104,8 +104,11 @@ class Transformer {
   // dtype(), channel fastest; see unpatchify(). `blocks` [B], or empty: kCompute; samples of one attention group
   // must have the same, on all ranks. The probe sees the local tokens, of one group of samples at a time between
   // embedding and head: "patch_embedding", "temb", "timestep_proj" (both a row for each of the timesteps' values),
-  // "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control", "vace.0.hint", …; of Animate
-  // "pose_patch_embedding" (rows of tokens from the second frame on), "face_adapter.0", ….
+  // "block.0.self_attention" (of the rank's heads, before the projection), "block.0.cross_attention" (the stream behind
+  // it, some rows at a time), "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control" (in stages as
+  // a block), "vace.0.hint", …; of Animate "pose_patch_embedding" (rows of tokens from the second frame on),
+  // "face_adapter.0", …. The forward goes on with what a probe makes of these, but of hints and faces, which are added
+  // before.
   void forward(const TensorView& latents, const Timesteps& timesteps, const TensorView& velocity_tokens,
                const Probe& probe = {}, std::span<const Blocks> blocks = {});
 
