@@ -37,5 +37,6 @@ extern const Command kRun;
 extern const Command kServe;
 extern const Command kSynthesize;
 extern const Command kTune;
+extern const Command kVerify;
 
 }  // namespace zoetrope::cli

@@ -127,7 +127,7 @@ int run(const std::vector<std::string>& words) {
 const std::vector<const Command*>& commands() {
   static const std::vector<const Command*> all{&kAttention, &kBench,      &kCalibrate, &kCompletion, &kConvert,
                                                &kGenerate,  &kInspect,    &kMan,       &kPlan,       &kRun,
-                                               &kServe,     &kSynthesize, &kTune};
+                                               &kServe,     &kSynthesize, &kTune,      &kVerify};
   return all;
 }
 

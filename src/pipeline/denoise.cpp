@@ -136,7 +136,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
     expert_weights_ = setup_.weights.load(expert, cancelled);
   }
   prepare_expert(expert);
-  if (setup_.conditions.face.count > 0) set_animation(cancelled);
+  if (setup_.conditions.face.count > 0) set_animation(expert, cancelled);
   expert_ = expert;
   setup_.weights.report(expert);
 }
@@ -163,13 +163,40 @@ void Denoiser::prepare_expert(int expert) {
     made->context = std::make_unique<wan::TextContext>(expert_weights_, made->rows, lengths, made->image_rows);
     return made;
   });
+  Probe probe;
+  if (setup_.observer) {
+    observe_prompt(expert);
+    probe = [&](std::string_view name, const TensorView& value) { setup_.observer(prompt_of(expert), name, value); };
+  }
   // The alias keeps the rows alive as long as the transformer holds the context.
-  transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
+  transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()), probe);
   if (setup_.conditions.control)
     transformer_->set_control(repeated(setup_.conditions.control, local_samples()), setup_.conditions.control_scale);
 }
 
-void Denoiser::set_animation(const std::function<bool()>& cancelled) {
+void Denoiser::observe_prompt(int expert) const {
+  const auto show = [&](const char* name, const TensorView& value) {
+    if (value) setup_.observer(prompt_of(expert), name, value);
+  };
+  show("text", text_->rows);
+  show("image", text_->image_rows);
+  show("control", setup_.conditions.control);
+  if (!setup_.conditions.control_scale.empty()) {
+    const std::vector<float>& scales = setup_.conditions.control_scale;
+    const Tensor values(DType::kF32, {std::ssize(scales)});
+    std::copy(scales.begin(), scales.end(), values.data<float>());
+    show("control_scales", values);
+  }
+  show("pose", setup_.conditions.pose);
+  show("given_frames", setup_.conditions.given_frames);
+  if (!setup_.mask_padding_tokens) return;
+  const int64_t first = setup_.layout.data_index(world_.rank()) * local_samples();
+  const Tensor lengths(DType::kI64, {local_samples()});
+  std::copy_n(setup_.prompts.lengths.begin() + first, local_samples(), lengths.data<int64_t>());
+  show("lengths", lengths);
+}
+
+void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled) {
   const trace::Timing::Scope scope(timing_, "Inference/Conditioning/face encoder");
   FaceSamples samples{local_samples(), 0, setup_.plan.guided};
   const int64_t conditional = setup_.plan.videos, first = setup_.layout.data_index(world_.rank()) * local_samples();
@@ -177,6 +204,7 @@ void Denoiser::set_animation(const std::function<bool()>& cancelled) {
   const Tensor face = encode_faces(*expert_weights_, setup_.conditions.face, samples, world_, stream_, [&] {
     if (cancelled && cancelled()) fail("interrupted while encoding the face; nothing was written");
   });
+  if (setup_.observer) setup_.observer(prompt_of(expert), "face", face);
   transformer_->set_animation(setup_.conditions.pose, face);
 }
 
@@ -340,9 +368,11 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     };
     if (callbacks.cancelled) stop_if_cancelled();
     int64_t layer = 0;
-    const Probe probe = [&](std::string_view tensor, const TensorView&) {
+    const Probe probe = [&](std::string_view tensor, const TensorView& value) {
       if (callbacks.cancelled) stop_if_cancelled();
-      if (!tensor.starts_with("block.")) return;
+      if (setup_.observer) setup_.observer(i, tensor, value);
+      constexpr std::string_view kBlock = "block.";
+      if (!tensor.starts_with(kBlock) || tensor.find('.', kBlock.size()) != std::string_view::npos) return;
       begin_part(fmt::format("{}, after layer {} of {}", step_, ++layer, layers));
       if (callbacks.layer) callbacks.layer(layer, layers);
     };
@@ -352,8 +382,11 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     if (missing_residual_ != nullptr && decision.work == sampling::StepWork::kReuseResidual)
       compute_full_step_again(probe);
     missing_residual_ = nullptr;
+    if (setup_.observer) setup_.observer(i, "input", input_of(latents).slice(0, 0, setup_.plan.videos));
     velocity(latents, timestep, decision, probe);
+    if (setup_.observer) setup_.observer(i, "velocity", velocity_);
     solver->step(i, values(velocity_), values(latents));
+    if (setup_.observer) setup_.observer(i, "latents", latents);
     if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);

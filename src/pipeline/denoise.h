@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zoetrope/attention.h"
@@ -52,6 +53,14 @@ class SharedContexts {
   std::map<std::array<int, 3>, SharedOnce<SharedContext>> contexts_;
 };
 
+// Is shown what the transformer computes, as a probe is (models/wan/transformer/transformer.h), with the step, counted
+// from 0; what it makes of a prompt, with the number of the expert as prompt_of() gives it. And what surrounds that:
+// with a prompt "text" [B, L, D], "lengths" [B] I64 where its padding is masked, "image", "control", "control_scales",
+// "pose", "given_frames", "face"; in a step "input" of each video before the transformer, and behind it "velocity"
+// after guidance and "latents" after the step, which it may change.
+using Observer = std::function<void(int64_t step, std::string_view name, const TensorView& value)>;
+constexpr int64_t prompt_of(int expert) { return -1 - expert; }
+
 // What the transformer's blocks do in a step, per sample, the conditional one first. `keeps_residual`: for later steps.
 std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_residual, int64_t samples);
 
@@ -69,6 +78,7 @@ class Denoiser {
     SharedContexts& contexts;
     bool check_finite = true;                 // of every step
     std::optional<double> step_timeout = {};  // of waits in a step, once its expert has made one; unset: as others
+    Observer observer = {};
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
@@ -109,11 +119,12 @@ class Denoiser {
   void plan_timesteps();
   void load_expert(int expert, const std::function<bool()>& cancelled);
   void prepare_expert(int expert);
+  void observe_prompt(int expert) const;
   void restore(const DenoiseState& from, size_t size);
   // Computes the residual that a step reuses, which another run had: its last full step once more.
   void compute_full_step_again(const Probe& probe);
   void begin_part(const std::string& part);  // for messages about this rank
-  void set_animation(const std::function<bool()>& cancelled);
+  void set_animation(int expert, const std::function<bool()>& cancelled);
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);
   TensorView input_of(const TensorView& latents);  // of this rank's samples

@@ -18,6 +18,7 @@
 #include "pipeline/auto_plan.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/fingerprint.h"
+#include "pipeline/forward_checks.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/hosts.h"
@@ -252,10 +253,12 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   begin_journal(world, seeds, callbacks, journal);
   std::vector<Video> results;
   try {
-    results = run_once(world,
-                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs,
-                        trace_.get(), seeds, in_memory, &journal},
-                       callbacks);
+    results = run_once(
+        world,
+        {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs, trace_.get(),
+         seeds, in_memory, &journal, checks_ != nullptr ? checks_->of_rank(world.rank()) : Observer()},
+        callbacks);
+    if (checks_ != nullptr) checks_->gather(world, layout);
   } catch (const Error&) {
     if (journal.journal && callbacks.note && Journal::is_in(journal.folder))
       callbacks.note(fmt::format("What is done is noted: resume={} goes on from there", journal_.named));
@@ -321,10 +324,13 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
   const ParallelLayout layout;
   const attention::Strategy strategy;
   std::deque<Output> none(videos_.size());
-  const std::vector<Video> ones = run_once(alone,
-                                           {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr,
-                                            plan_, none, nullptr, seeds, weight_memory},
-                                           callbacks);
+  RunPlan plan = plan_;
+  if (checks_ != nullptr) plan.step_cache = {};
+  const std::vector<Video> ones =
+      run_once(alone,
+               {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seeds,
+                weight_memory, nullptr, checks_ != nullptr ? checks_->of_one_rank() : Observer()},
+               callbacks);
   for (size_t v = 0; v < results.size(); ++v)
     results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);
 }

@@ -31,6 +31,8 @@
 
 namespace zoetrope::pipeline {
 
+class ForwardChecks;
+
 // What all runs of a model and all ranks of this process share.
 struct OpenModel {
   // Uses `model` and the fields of ModelOptions.
@@ -75,6 +77,10 @@ class Run {
     journal_ = {folder, named, resumes, std::move(begun)};
   }
 
+  // Has what every rank computes in the first segment checked, on rank 0 against a run on one rank; with
+  // compare_one_rank. Must outlive run().
+  void use_checks(ForwardChecks& checks) { checks_ = &checks; }
+
   enum class Stop { kAfterDenoise, kAfterOutput };
   // Collective over `world`. Rank 0 opens the sinks, one per video; without any it returns the frames.
   std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
@@ -86,6 +92,8 @@ class Run {
   // For a job of `ranks` ranks, of which this process would be one, or all where it is not under mpirun;
   // `processes_here`: of the job on this host.
   Forecast forecast(int ranks, int processes_here = 1) const;
+  const RunPlan& plan() const { return plan_; }
+  RunIdentity identity(std::vector<int64_t> seeds) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }
 
@@ -121,6 +129,7 @@ class Run {
     const std::vector<int64_t>& seeds;
     size_t weight_memory;                 // as io::Weights::Loading takes it
     const RunJournal* journal = nullptr;  // null: not noted
+    Observer observer = {};               // of this rank, in the first segment
     // Where it resumes; null: it begins.
     const RunRecord* resumed() const { return journal != nullptr && journal->resumes ? &journal->from : nullptr; }
   };
@@ -128,7 +137,6 @@ class Run {
   void begin_journal(comm::Communicator& world, const std::vector<int64_t>& seeds, const Callbacks& callbacks,
                      RunJournal& opened) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
-  RunIdentity identity(std::vector<int64_t> seeds) const;
   struct PassState;
   void denoise_segment(PassState& state, int64_t segment);
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
@@ -178,6 +186,7 @@ class Run {
   const Weights weights_;  // whether they are read
   SharedContexts contexts_;
   JournalKeys journal_ = journal_keys(options_);
+  ForwardChecks* checks_ = nullptr;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 

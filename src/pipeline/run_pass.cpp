@@ -184,7 +184,7 @@ struct Run::PassState {
 // From noise to latents.
 void Run::denoise_segment(PassState& s, int64_t segment) {
   const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds, weight_memory,
-               journal] = s.pass;
+               journal, observer] = s.pass;
   const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
   const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
   draw_noise(s, segment);
@@ -225,7 +225,8 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                               weights,
                               contexts,
                               options_.check_finite,
-                              options_.comm_timeout || planned == nullptr ? std::nullopt : planned->step_timeout};
+                              options_.comm_timeout || planned == nullptr ? std::nullopt : planned->step_timeout,
+                              segment == 0 ? observer : Observer()};
   Denoiser denoiser(setup, s.world, stream, s.timing);
   const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
   if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());

@@ -1,0 +1,146 @@
+// zoetrope verify: whether a configuration computes what one rank and the float64 model do.
+#include "pipeline/verify.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/print.h"
+#include "base/words.h"
+#include "cli/command.h"
+#include "cli/generate_words.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "pipeline/certificate.h"
+#include "pipeline/comm_timeout.h"
+#include "pipeline/run_settings.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct VerifyWords {
+  pipeline::VerifySettings settings;
+  std::string certificate;
+};
+
+OptionSet describe(VerifyWords& words) {
+  OptionSet set;
+  set.text("certificate", words.certificate,
+           "JSON file of what was found, written; one that is there is checked: its settings run again here")
+      .text("reference", words.settings.reference,
+            "folder of the files that the model's weights were made from; unset: the model itself")
+      .number("minutes", words.settings.minutes, {0, 1e6},
+              "to verify in, at a smaller size where that is needed; 0: as long as it takes")
+      .integer("rows", words.settings.rows, {0, 1'000'000'000},
+               "tokens of each stage that are computed in float64, spread over the ranks; 0: all");
+  return set;
+}
+
+std::string help() {
+  VerifyWords words;
+  return fmt::format(
+      "Every key of `zoetrope generate`, and:\n{}\n"
+      "Every value between the latents and the next is compared, layer by layer, with what one rank makes of the same\n"
+      "values before it, and some tokens of as many layers as there is time for with the float64 model. The first "
+      "value\n"
+      "that is outside of its bound is named with step, branch, rank and layer, and the exit code is 1.\n\n"
+      "Example:\n  zoetrope verify MODEL prompt=\"a red cat\" ranks=4 certificate=cat.json\n"
+      "  zoetrope verify MODEL certificate=cat.json      (elsewhere)\n",
+      describe(words).help());
+}
+
+// The words of `generate`; takes out those of this command. Without a model: its settings are a certificate's.
+std::vector<std::string> parse_own(const std::vector<std::string>& arguments, OptionSet& own) {
+  std::vector<std::string> words;
+  for (const std::string& word : arguments) {
+    const std::string key = word.substr(0, word.find('='));
+    if (key.size() < word.size() && own.knows(key)) own.set_argument(word);
+    else words.push_back(word);
+  }
+  return words;
+}
+
+comm::RankOptions deadline(const std::vector<std::string>& arguments) {
+  try {
+    VerifyWords words;
+    OptionSet own = describe(words);
+    pipeline::RunSettings settings;
+    OptionSet set = pipeline::describe(settings);
+    parse_generate_words(parse_own(arguments, own), settings.run, set);
+    return pipeline::rank_options(settings.run);
+  } catch (const std::exception&) {
+    return pipeline::rank_options({});
+  }
+}
+
+// Those of the certificate below what the command line says.
+void take_settings(const pipeline::Certificate& certificate, OptionSet& set) {
+  for (const auto& [key, value] : set.settings()) {
+    const auto wanted = certificate.report.settings.find(key);
+    if (wanted == certificate.report.settings.end() || wanted->second == value || !set.origin(key).empty()) continue;
+    set.set(key, wanted->second, certificate.file.string());
+  }
+}
+
+Callbacks make_callbacks(bool speaks) {
+  Callbacks callbacks;
+  callbacks.cancelled = interrupted;
+  if (!speaks) return callbacks;
+  callbacks.note = [](const std::string& line) { print_error("{}\n", line); };
+  const auto steps = std::make_shared<std::unique_ptr<Progress>>();
+  callbacks.step = [steps](int64_t done, int64_t total, double) {
+    if (!*steps) *steps = std::make_unique<Progress>("Denoise", "step");
+    (*steps)->update(done, total);
+    if (done == total) steps->reset();
+  };
+  return callbacks;
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  VerifyWords words;
+  OptionSet own = describe(words);
+  pipeline::RunSettings settings;
+  OptionSet set = pipeline::describe(settings);
+  parse_generate_words(parse_own(arguments, own), settings.run, set);
+  pipeline::read_prompt_files(settings.run);
+  stop_at_safe_points();
+  const bool speaks = world == nullptr || world->rank() == 0;
+  std::optional<pipeline::Certificate> certificate;
+  if (!words.certificate.empty() && fs::exists(words.certificate)) {
+    certificate = pipeline::read_certificate(words.certificate);
+    take_settings(*certificate, set);
+    words.settings.minutes = 0;  // at its size
+  } else if (!words.certificate.empty() && speaks) {
+    check_writable(words.certificate);
+  }
+  if (world != nullptr) world->barrier();  // nobody looks for a file that another rank begins to write
+  pipeline::VerifyReport report;
+  with_origins(set, [&] { report = pipeline::verify(settings.run, words.settings, world, make_callbacks(speaks)); });
+  if (!speaks) return 0;
+  print("{}", report.text(settings.summary == "full"));
+  if (certificate) print("{}\n", pipeline::compare_with(*certificate, report));
+  else if (!words.certificate.empty()) pipeline::write_certificate(report, words.certificate);
+  if (report.outside > 0)
+    fail("verify: {}; the first of {} outside of their bounds", report.first_outside, counted(report.outside, "value"));
+  print("Every value is inside its bound\n");
+  if (!certificate && !words.certificate.empty()) print("Wrote {}\n", printable(words.certificate));
+  return 0;
+}
+
+}  // namespace
+
+const Command kVerify = {"verify",
+                         "CONFIG.yml|MODEL_DIR key=value…",
+                         "Check what a run computes against one rank and float64",
+                         help,
+                         deadline,
+                         run,
+                         true};
+
+}  // namespace zoetrope::cli

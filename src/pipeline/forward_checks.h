@@ -1,0 +1,127 @@
+// Checks what the ranks of a run computed, value by value: against one rank and against the float64 model. Every stage
+// is given what the run itself had before it, so errors do not add up, and the first value that leaves its bound is
+// where the error was made.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+#include "models/wan/reference/forward_stages.h"
+#include "parallel/layout.h"
+#include "pipeline/denoise.h"
+#include "pipeline/forward_record.h"
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+
+namespace zoetrope::pipeline {
+
+enum class Against : uint8_t { kOneRank, kFloat64 };
+
+// A value and how far it is from what it should be.
+struct CheckedValue {
+  std::string tensor;  // "block.3.self_attention"
+  int64_t step = 0;    // from 0; prompt_of(expert) of what is made of a prompt
+  int64_t sample = 0;  // of all: the conditional one of each video, then the unconditional ones
+  int rank = 0;        // the one that is furthest off
+  size_t place = 0;    // of its stage in a forward
+  Against against{};
+  double relative_l2 = 0, max_abs = 0;
+  double of_bound = 0;  // above 1: outside of its bound
+};
+
+// A step that reuses what an earlier one computed.
+struct ReusedStep {
+  int64_t step = 0;
+  double relative_l2 = 0;  // of its velocity to that of whole forwards of the same latents
+};
+
+class ForwardChecks {
+ public:
+  struct Setup {
+    const ModelFolder& model;
+    const RunPlan& plan;
+    int threads = 1;  // of this process
+  };
+  ForwardChecks(const Setup& setup, int ranks);
+
+  // ---- the run ----
+  Observer of_rank(int rank);
+  // Collective, after the run.
+  void gather(comm::Communicator& world, const parallel::ParallelLayout& layout);
+
+  // ---- then on rank 0 ----
+  // For the same run on one rank and without a step cache, which gets the values of the ranks stage by stage and is
+  // compared with them.
+  Observer of_one_rank();
+  struct Effort {
+    int64_t rows = 0;    // tokens of each stage, spread over the ranks; 0: all
+    double seconds = 0;  // after these no other stage begins
+  };
+  // Against the float64 model: what is not of a block first, then blocks far from each other. `reference`: files that
+  // the run's weights were made from, whose weights it then has; the run's rounding of a stage's weights is added to
+  // the bound, and a tensor that is much further off than others of its kind is found as such. Null: the run's own.
+  void check_in_float64(const ModelFolder* reference, const Effort& effort,
+                        const std::function<void(int64_t done, int64_t total)>& progress,
+                        const std::function<bool()>& cancelled);
+
+  // The largest error of each tensor in each kind of check.
+  std::vector<CheckedValue> worst() const;
+  // The first that is outside of its bound.
+  const std::optional<CheckedValue>& first_outside() const { return first_outside_; }
+  int64_t outside() const { return outside_; }
+  int64_t checked(Against against) const { return checked_[static_cast<size_t>(against)]; }
+  int64_t stages() const { return stages_in_float64_; }  // that float64 can check: one of a step and a sample each
+  int64_t stages_checked() const { return items_in_float64_; }
+  const std::vector<ReusedStep>& reused() const { return reused_; }
+  // After each step, one row of F32 values.
+  std::vector<TensorView> latents() const;
+  double bound() const;                                     // of a stage's relative L2 error
+  std::string place_text(const CheckedValue& value) const;  // "step 2 of 50, conditional, rank 1"
+
+ private:
+  using Stage = wan::reference::Stage;
+  using Rows = wan::reference::Rows;
+  class Whole;
+  const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
+  const ForwardRecord& first() const { return ranks_.front(); }
+  int expert_of(int64_t step) const;
+  Whole whole() const;  // of the ranks
+  bool has_clean_tokens() const;
+  TensorView shared(int64_t step, const char* name, const Shape& shape) const;
+  wan::reference::StageInputs inputs(int64_t step, int64_t sample) const;
+  IndexRange tokens_of(const Stage& stage, int64_t step) const;
+  void put_back(int64_t step, std::string_view name, int64_t row, const TensorView& value) const;
+  void compare_stages(int64_t step);
+  void compare_step(int64_t step);
+  void compare_shared(int64_t step);
+  void note(const CheckedValue& value);
+  struct Item {
+    int64_t step, sample;
+    size_t place;
+  };
+  bool is_computed(const Whole& ranks, const Item& item) const;
+  std::vector<Item> items() const;  // that float64 can check, in the order in which it does
+  struct Weights;
+  void compare_weights(const Weights& weights, int expert);
+  void check_item(Weights& weights, const Item& item, int64_t rows);
+
+  Setup setup_;
+  parallel::ParallelLayout layout_;
+  const std::vector<Stage> stages_;
+  std::vector<float> timesteps_;
+  std::vector<ForwardRecord> ranks_;
+  ForwardRecord one_rank_;
+  bool has_reused_ = false;
+  std::map<std::pair<size_t, std::string>, CheckedValue> worst_;  // by kind of check and tensor
+  std::optional<CheckedValue> first_outside_;
+  int64_t outside_ = 0, checked_[2] = {0, 0}, stages_in_float64_ = 0, items_in_float64_ = 0;
+  std::vector<ReusedStep> reused_;
+};
+
+}  // namespace zoetrope::pipeline

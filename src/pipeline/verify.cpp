@@ -1,0 +1,311 @@
+#include "pipeline/verify.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/words.h"
+#include "comm/launcher.h"
+#include "io/checksum.h"
+#include "kernels/cpu_features.h"
+#include "pipeline/admission.h"
+#include "pipeline/agreement.h"
+#include "pipeline/forward_checks.h"
+#include "pipeline/hosts.h"
+#include "pipeline/run.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+constexpr double kShareOfTime = 0.5;  // for the ranks and one rank; as much again for float64
+
+std::string size_text(const GenerateOptions& options) {
+  return fmt::format("{}x{}, {}, {}", options.width, options.height, counted(options.num_frames, "frame"),
+                     counted(options.num_inference_steps, "step"));
+}
+
+// One clip that ends with its latents.
+GenerateOptions checked_options(GenerateOptions options) {
+  const std::pair<const char*, bool> others[] = {{"journal", !options.journal.empty() && options.journal != "auto"},
+                                                 {"resume", !options.resume.empty()},
+                                                 {"prompts", !options.prompts.empty()},
+                                                 {"num_videos", options.num_videos > 1},
+                                                 {"batch_size", options.batch_size > 1},
+                                                 {"dump", !options.dump.empty()},
+                                                 {"trace", !options.trace.empty()},
+                                                 {"cache_compare", options.cache_compare}};
+  for (const auto& [key, given] : others)
+    if (given) fail("verify: checks the latents of one clip and writes no file of it; leave out {}", key);
+  options.output.clear();
+  options.grid.clear();
+  options.journal.clear();
+  options.preview.reset();
+  options.decode = false;
+  options.compare_one_rank = true;
+  return options;
+}
+
+GenerateOptions on_one_rank(GenerateOptions options) {
+  const GenerateOptions defaults;
+  options.strategy = defaults.strategy;
+  options.context_parallelism = defaults.context_parallelism;
+  options.data_parallelism = defaults.data_parallelism;
+  options.fsdp_parallelism = defaults.fsdp_parallelism;
+  options.tensor_parallelism = defaults.tensor_parallelism;
+  options.vae_parallel = defaults.vae_parallel;
+  options.ranks.reset();
+  return options;
+}
+
+// The next smaller size, where there is one: fewer steps, then frames, then pixels, then as few steps as show what one
+// leaves to the next.
+bool shrink(GenerateOptions& options) {
+  constexpr int64_t kSteps = 4, kFewestSteps = 2, kFrames = 5, kSide = 64, kCell = 16;
+  const bool has_levels = !options.sigmas.empty() || !options.timesteps.empty();
+  const bool has_size = !options.latents.empty() || options.max_area.has_value();
+  if (!has_levels && options.num_inference_steps > kSteps) {
+    options.num_inference_steps = std::max(kSteps, options.num_inference_steps / 2);
+    return true;
+  }
+  if (!has_size && options.pose_video.empty() && options.num_frames > kFrames) {
+    options.num_frames = std::max(kFrames, options.num_frames / 8 * 4 + 1);
+    return true;
+  }
+  if (!has_size && options.width > kSide && options.height > kSide) {
+    for (int64_t* side : {&options.width, &options.height}) *side = std::max(kSide, *side / 2 / kCell * kCell);
+    return true;
+  }
+  if (has_levels || options.num_inference_steps <= kFewestSteps) return false;
+  options.num_inference_steps = kFewestSteps;
+  return true;
+}
+
+// Bytes of what ForwardChecks keeps of a run, about: the stream behind each of a block's stages, on the ranks and
+// gathered, and a step of one rank.
+double kept_bytes(const OpenModel& model, const RunPlan& plan) {
+  const wan::TransformerConfig& config = model.folder.experts.front().config;
+  constexpr double kStages = 3;
+  const double step = static_cast<double>(plan.tokens * plan.samples() * config.inner_dim()) *
+                      static_cast<double>(dtype_size(plan.dtype)) *
+                      (kStages * static_cast<double>(config.block_count()) + 2);
+  return step * (2 * static_cast<double>(plan.steps()) + 1);
+}
+
+// The options at a size that fits into the time and the memory, by prediction; as they are where nothing is known.
+GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const VerifySettings& settings, int ranks,
+                        int processes_here) {
+  GenerateOptions tried = options;
+  for (;;) {
+    const Run run(model, {tried});
+    const Forecast forecast = run.forecast(ranks, processes_here);
+    const auto limits = limits_here(model.memory, processes_here);
+    const double left = limits.empty() ? INFINITY : limits.front().available.gigabytes() - forecast.memory.gigabytes();
+    double seconds = 0;
+    if (settings.minutes > 0 && forecast.seconds)
+      seconds = *forecast.seconds + Run(model, {on_one_rank(tried)}).forecast(1).seconds.value_or(0);
+    constexpr double kSecondsOfMinute = 60, kShare = 0.5;
+    const bool fits =
+        seconds <= settings.minutes * kSecondsOfMinute * kShare && kept_bytes(model, run.plan()) / 1e9 <= kShare * left;
+    if (fits || !shrink(tried)) return tried;
+  }
+}
+
+std::string weights_hash(const ModelFolder& model) {
+  uint64_t hash = fnv1a64("");
+  for (const Expert& expert : model.experts) {
+    const io::Checkpoint* files = expert.weights.checkpoint();
+    if (files == nullptr) return "random";
+    for (const auto& file : files->files()) {
+      const uint64_t one = file->hash(io::TensorFile::Sample::kAll);
+      hash = fnv1a64({reinterpret_cast<const char*>(&one), sizeof one}, hash);
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+LatentsMark mark_of(const TensorView& latents) {
+  constexpr int64_t kSample = 256;
+  const float* values = latents.data<float>();
+  LatentsMark mark;
+  mark.hash = io::checksum(latents.data<std::byte>(), latents.bytes());
+  for (int64_t i = 0; i < latents.size(); ++i)
+    mark.norm += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  mark.norm = std::sqrt(mark.norm);
+  const int64_t count = std::min(kSample, latents.size());
+  for (int64_t i = 0; i < count; ++i) mark.sample.push_back(values[i * latents.size() / count]);
+  return mark;
+}
+
+std::string instruction_set() {
+  const kernels::CpuFeatures& cpu = kernels::cpu_features();
+  if (cpu.amx_bf16) return "AMX";
+  if (cpu.avx512_bf16) return "AVX-512 BF16";
+  if (cpu.avx512) return "AVX-512";
+  return cpu.avx2 ? "AVX2" : "x86-64";
+}
+
+VerifiedValue verified(const ForwardChecks& checks, const CheckedValue& value) {
+  return {value.tensor, checks.place_text(value), value.relative_l2, value.max_abs, value.of_bound};
+}
+
+const char* name_of(Against against) { return against == Against::kOneRank ? "one rank" : "float64"; }
+
+VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, const Run& run) {
+  VerifyReport report;
+  for (const CheckedValue& value : checks.worst()) {
+    VerifyReport::Check& check = value.against == Against::kOneRank ? report.one_rank : report.float64;
+    check.worst.push_back(verified(checks, value));
+  }
+  report.one_rank.values = checks.checked(Against::kOneRank);
+  report.float64.values = checks.checked(Against::kFloat64);
+  report.stages = checks.stages();
+  report.stages_checked = checks.stages_checked();
+  for (const ReusedStep& step : checks.reused()) report.reused[step.step + 1] = step.relative_l2;
+  for (const TensorView& latents : checks.latents()) report.latents.push_back(mark_of(latents));
+  report.outside = checks.outside();
+  report.layers = static_cast<int>(model.experts.front().config.num_layers);
+  report.dtype = run.plan().dtype == DType::kBF16 ? "bf16" : "float32";
+  report.weights = weights_hash(model);
+  report.instruction_set = instruction_set();
+  report.step_bound = checks.bound() * std::sqrt(3.0 * report.layers);
+  if (const std::optional<CheckedValue>& first = checks.first_outside()) {
+    report.first_outside =
+        fmt::format("{}: {} is {:.3g} from {} (relative L2; {:.3g} times its bound)", checks.place_text(*first),
+                    first->tensor, first->relative_l2, name_of(first->against), first->of_bound);
+  }
+  return report;
+}
+
+const VerifiedValue* worst_of(const VerifyReport::Check& check) {
+  const auto worst = std::max_element(check.worst.begin(), check.worst.end(),
+                                      [](const auto& a, const auto& b) { return a.of_bound < b.of_bound; });
+  return worst == check.worst.end() ? nullptr : &*worst;
+}
+
+std::string check_text(const VerifyReport::Check& check) {
+  const VerifiedValue* worst = worst_of(check);
+  if (worst == nullptr) return "nothing was compared";
+  return fmt::format("largest error {:.2g} of its bound: {} in {}, relative L2 {:.2g}", worst->of_bound, worst->tensor,
+                     worst->place, worst->relative_l2);
+}
+
+}  // namespace
+
+std::string VerifyReport::text(bool whole) const {
+  std::string text = fmt::format("Verified {} ({}): {}\n", counted(ranks, "rank"), layout, size);
+  if (!reduced.empty()) text += fmt::format("  Asked for {}; minutes=0 verifies that\n", reduced);
+  text += fmt::format("  Against one rank, {}: {}\n", counted(one_rank.values, "value"), check_text(one_rank));
+  text += fmt::format("  Against float64{}, {} of {}, {}: {}\n", reference.empty() ? "" : " with " + reference,
+                      stages_checked, counted(stages, "stage"),
+                      rows == 0 ? "all tokens" : counted(rows, "token") + " of each", check_text(float64));
+  if (!reused.empty()) {
+    std::vector<std::string> steps;
+    for (const auto& [step, distance] : reused) steps.push_back(fmt::format("{}: {:.2g}", step, distance));
+    text += fmt::format("  Steps that reuse, with the distance of their velocity to that of a whole forward: {}\n",
+                        fmt::join(steps, ", "));
+  }
+  if (!latents.empty()) text += fmt::format("  Latents {:016x}\n", latents.back().hash);
+  if (!whole) return text;
+  for (const auto& [name, check] : {std::pair("one rank", &one_rank), std::pair("float64", &float64)}) {
+    text += fmt::format("  Worst of each tensor against {}:\n    {:<34} {:>11} {:>11} {:>8}  place\n", name, "tensor",
+                        "relative L2", "maximum", "of bound");
+    for (const VerifiedValue& value : check->worst)
+      text += fmt::format("    {:<34} {:>11.3g} {:>11.3g} {:>8.2g}  {}\n", value.tensor, value.relative_l2,
+                          value.max_abs, value.of_bound, value.place);
+  }
+  return text;
+}
+
+struct Verification::State {
+  State(OpenModel& opened, const GenerateOptions& options, const VerifySettings& asked, int of_ranks)
+      : model(opened),
+        settings(asked),
+        reference(opened_reference(opened, options, asked)),
+        ranks(of_ranks),
+        run(opened, {checked_options(options)}),
+        checks({opened.folder, run.plan(), comm::process_threads(options.threads)}, of_ranks) {
+    run.use_checks(checks);
+  }
+  static std::optional<ModelFolder> opened_reference(const OpenModel& model, GenerateOptions options,
+                                                     const VerifySettings& settings) {
+    if (settings.reference.empty()) return std::nullopt;
+    options.model = settings.reference;
+    options.transformer.clear();
+    options.transformer_2.clear();
+    ModelFolder reference = ModelFolder::open(options);
+    const wan::TransformerConfig &own = model.folder.experts.front().config, &wanted = reference.experts.front().config;
+    if (reference.experts.size() != model.folder.experts.size() || own.num_layers != wanted.num_layers ||
+        own.inner_dim() != wanted.inner_dim() || own.in_channels != wanted.in_channels)
+      fail("reference={}: is a model of another size; name the files that the model was made from", settings.reference);
+    return reference;
+  }
+
+  OpenModel& model;
+  const VerifySettings settings;
+  const std::optional<ModelFolder> reference;
+  const int ranks;
+  Run run;
+  ForwardChecks checks;
+  Video video;  // rank 0's
+};
+
+Verification::Verification(OpenModel& model, const GenerateOptions& options, const VerifySettings& settings, int ranks)
+    : state_(std::make_unique<State>(model, options, settings, ranks)) {}
+Verification::~Verification() = default;
+
+void Verification::run(comm::Communicator& world, const Callbacks& callbacks) {
+  std::vector<Video> videos = state_->run.run(world, {}, callbacks);
+  if (world.rank() == 0) state_->video = std::move(videos.front());
+}
+
+void Verification::run_on_threads(const Callbacks& callbacks) {
+  state_->video = std::move(state_->run.run_on_threads({}, callbacks).front());
+}
+
+VerifyReport Verification::report(const Callbacks& callbacks) {
+  State& s = *state_;
+  constexpr double kSecondsOfMinute = 60;
+  const double seconds = s.settings.minutes > 0 ? s.settings.minutes * kSecondsOfMinute * kShareOfTime : INFINITY;
+  s.checks.check_in_float64(s.reference ? &*s.reference : nullptr, {s.settings.rows, seconds}, callbacks.layer,
+                            callbacks.cancelled);
+  VerifyReport report = report_of(s.checks, s.model.folder, s.run);
+  report.ranks = s.ranks;
+  report.rows = s.settings.rows;
+  report.reference = s.settings.reference;
+  report.layout = s.video.layout;
+  const RunIdentity identity = s.run.identity({s.video.seed});
+  report.settings = identity.settings;
+  report.files = identity.files;
+  return report;
+}
+
+VerifyReport verify(const GenerateOptions& given, const VerifySettings& settings, comm::Communicator* world,
+                    const Callbacks& callbacks) {
+  GenerateOptions options = checked_options(given);
+  const int ranks = world == nullptr ? static_cast<int>(options.ranks.value_or(1)) : world->size();
+  const int processes_here = world == nullptr ? 1 : processes_on_this_host(*world);
+  if (world != nullptr) options.seed = agreed_seed(*world, options.seed);
+  OpenModel model(options);
+  options = with_size_of_inputs(options, model.folder);
+  GenerateOptions smaller = reduced(model, options, settings, ranks, processes_here);
+  // Rank 0's: predictions of other machines may differ.
+  if (world != nullptr) {
+    int64_t* const sizes[] = {&smaller.num_inference_steps, &smaller.num_frames, &smaller.width, &smaller.height};
+    for (int64_t* size : sizes) world->broadcast(0, size, sizeof *size, "size of a verification");
+  }
+  Verification verification(model, smaller, settings, ranks);
+  if (world == nullptr) verification.run_on_threads(callbacks);
+  else verification.run(*world, callbacks);
+  if (world != nullptr && world->rank() != 0) return {};
+  VerifyReport report = verification.report(callbacks);
+  report.size = size_text(smaller);
+  if (const std::string asked = size_text(options); asked != report.size) report.reduced = asked;
+  return report;
+}
+
+}  // namespace zoetrope::pipeline
