@@ -82,8 +82,9 @@ comm::RankOptions deadline(const std::vector<std::string>& arguments) {
 // Those of the certificate below what the command line says.
 void take_settings(const pipeline::Certificate& certificate, OptionSet& set) {
   for (const auto& [key, value] : set.settings()) {
-    const auto wanted = certificate.report.settings.find(key);
-    if (wanted == certificate.report.settings.end() || wanted->second == value || !set.origin(key).empty()) continue;
+    const auto wanted = certificate.report.run.settings.find(key);
+    if (wanted == certificate.report.run.settings.end() || wanted->second == value || !set.origin(key).empty())
+      continue;
     set.set(key, wanted->second, certificate.file.string());
   }
 }
@@ -116,6 +117,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     certificate = pipeline::read_certificate(words.certificate);
     take_settings(*certificate, set);
     words.settings.minutes = 0;  // at its size
+    words.settings.begins = [&](const pipeline::RunIdentity& here) { require_same_run(*certificate, here); };
   } else if (!words.certificate.empty() && speaks) {
     check_writable(words.certificate);
   }

@@ -27,6 +27,7 @@ nlohmann::json json_of(const VerifyReport::Check& check) {
     worst.push_back({{"tensor", value.tensor},
                      {"place", value.place},
                      {"relative_l2", value.relative_l2},
+                     {"bound", value.bound},
                      {"max_abs", value.max_abs},
                      {"of_bound", value.of_bound}});
   }
@@ -80,8 +81,8 @@ void write_certificate(const VerifyReport& report, const fs::path& file) {
       {"asked", report.reduced},
       {"dtype", report.dtype},
       {"instruction_set", report.instruction_set},
-      {"settings", report.settings},
-      {"files", report.files},
+      {"settings", report.run.settings},
+      {"files", report.run.files},
       {"weights", report.weights},
       {"reference", report.reference},
       {"one_rank", json_of(report.one_rank)},
@@ -112,8 +113,8 @@ Certificate read_certificate(const fs::path& file) {
   VerifyReport& report = read.report;
   report.layout = json.get<std::string>("layout");
   report.ranks = static_cast<int>(json.get_between<int64_t>("ranks", 1, 1 << 20));
-  report.settings = texts(json.object("settings"));
-  report.files = texts(json.object("files"));
+  report.run.settings = texts(json.object("settings"));
+  report.run.files = texts(json.object("files"));
   report.weights = json.get<std::string>("weights");
   report.dtype = json.get<std::string>("dtype");
   report.instruction_set = json.get<std::string>("instruction_set");
@@ -130,15 +131,19 @@ Certificate read_certificate(const fs::path& file) {
   return read;
 }
 
+void require_same_run(const Certificate& certificate, const RunIdentity& here) {
+  const VerifyReport& there = certificate.report;
+  require_same(certificate.file, "settings", there.run.settings, here.settings);
+  require_same(certificate.file, "files", there.run.files, here.files);
+  if (there.outside > 0)
+    fail("certificate={}: is of a run that left its bounds: {}", certificate.file.string(), there.first_outside);
+}
+
 std::string compare_with(const Certificate& certificate, const VerifyReport& here) {
   const VerifyReport& there = certificate.report;
-  require_same(certificate.file, "settings", there.settings, here.settings);
-  require_same(certificate.file, "files", there.files, here.files);
   if (there.weights != here.weights)
     fail("certificate={}: is of other weights ({} there, {} here)", certificate.file.string(), there.weights,
          here.weights);
-  if (there.outside > 0)
-    fail("certificate={}: is of a run that left its bounds: {}", certificate.file.string(), there.first_outside);
   double furthest = 0;
   size_t same = 0;
   if (there.latents.size() != here.latents.size())

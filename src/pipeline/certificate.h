@@ -21,8 +21,10 @@ struct Certificate {
 // Throws Error for a file that is none, is damaged or of a newer format.
 Certificate read_certificate(const std::filesystem::path& file);
 
-// How a verification of the same run agrees with a certificate, in a line. Throws Error where it is of another model or
-// other settings, or where its latents are further away than two correct runs can be.
+// Throws Error for another run, and for a certificate of one that left its bounds.
+void require_same_run(const Certificate& certificate, const RunIdentity& here);
+// How a verification of the same run agrees with a certificate, in a line. Throws Error where weights differ, or where
+// latents are further away than two correct runs can be.
 std::string compare_with(const Certificate& certificate, const VerifyReport& here);
 
 }  // namespace zoetrope::pipeline

@@ -32,7 +32,8 @@ struct CheckedValue {
   size_t place = 0;    // of its stage in a forward
   Against against{};
   double relative_l2 = 0, max_abs = 0;
-  double of_bound = 0;  // above 1: outside of its bound
+  double bound = 0;     // of relative_l2
+  double of_bound = 0;  // the largest of its errors, as a part of the bound; above 1: outside
 };
 
 // A step that reuses what an earlier one computed.

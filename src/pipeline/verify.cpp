@@ -150,7 +150,7 @@ std::string instruction_set() {
 }
 
 VerifiedValue verified(const ForwardChecks& checks, const CheckedValue& value) {
-  return {value.tensor, checks.place_text(value), value.relative_l2, value.max_abs, value.of_bound};
+  return {value.tensor, checks.place_text(value), value.relative_l2, value.max_abs, value.bound, value.of_bound};
 }
 
 const char* name_of(Against against) { return against == Against::kOneRank ? "one rank" : "float64"; }
@@ -190,6 +190,7 @@ const VerifiedValue* worst_of(const VerifyReport::Check& check) {
 std::string check_text(const VerifyReport::Check& check) {
   const VerifiedValue* worst = worst_of(check);
   if (worst == nullptr) return "nothing was compared";
+  if (worst->of_bound == 0) return "no difference";
   return fmt::format("largest error {:.2g} of its bound: {} in {}, relative L2 {:.2g}", worst->of_bound, worst->tensor,
                      worst->place, worst->relative_l2);
 }
@@ -212,11 +213,11 @@ std::string VerifyReport::text(bool whole) const {
   if (!latents.empty()) text += fmt::format("  Latents {:016x}\n", latents.back().hash);
   if (!whole) return text;
   for (const auto& [name, check] : {std::pair("one rank", &one_rank), std::pair("float64", &float64)}) {
-    text += fmt::format("  Worst of each tensor against {}:\n    {:<34} {:>11} {:>11} {:>8}  place\n", name, "tensor",
-                        "relative L2", "maximum", "of bound");
+    text += fmt::format("  Worst of each tensor against {}:\n    {:<34} {:>11} {:>11} {:>11} {:>8}  place\n", name,
+                        "tensor", "relative L2", "its bound", "maximum", "of bound");
     for (const VerifiedValue& value : check->worst)
-      text += fmt::format("    {:<34} {:>11.3g} {:>11.3g} {:>8.2g}  {}\n", value.tensor, value.relative_l2,
-                          value.max_abs, value.of_bound, value.place);
+      text += fmt::format("    {:<34} {:>11.3g} {:>11.3g} {:>11.3g} {:>8.2g}  {}\n", value.tensor, value.relative_l2,
+                          value.bound, value.max_abs, value.of_bound, value.place);
   }
   return text;
 }
@@ -230,6 +231,7 @@ struct Verification::State {
         run(opened, {checked_options(options)}),
         checks({opened.folder, run.plan(), comm::process_threads(options.threads)}, of_ranks) {
     run.use_checks(checks);
+    if (settings.begins) settings.begins(run.identity({options.seed}));
   }
   static std::optional<ModelFolder> opened_reference(const OpenModel& model, GenerateOptions options,
                                                      const VerifySettings& settings) {
@@ -278,9 +280,7 @@ VerifyReport Verification::report(const Callbacks& callbacks) {
   report.rows = s.settings.rows;
   report.reference = s.settings.reference;
   report.layout = s.video.layout;
-  const RunIdentity identity = s.run.identity({s.video.seed});
-  report.settings = identity.settings;
-  report.files = identity.files;
+  report.run = s.run.identity({s.video.seed});
   return report;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "zoetrope/communicator.h"
 
 #include "pipeline/generate_options.h"
+#include "pipeline/run_record.h"
 
 namespace zoetrope::pipeline {
 
@@ -22,15 +24,17 @@ struct VerifySettings {
   std::string reference;
   double minutes = 10;  // 0: as long as it takes
   int64_t rows = 64;    // tokens of each stage that are computed in float64; 0: all
+  // Is told which run it is before it begins, on each process; what it throws ends the verification.
+  std::function<void(const RunIdentity&)> begins = {};
 };
 
 // One value and how far it is off; forward_checks.h says more.
 struct VerifiedValue {
   std::string tensor, place;  // "block.3.self_attention" in "step 2 of 4, conditional, rank 1"
-  double relative_l2 = 0, max_abs = 0, of_bound = 0;
+  double relative_l2 = 0, max_abs = 0, bound = 0, of_bound = 0;
 };
 
-// The latents after a step, as another machine can compare them.
+// Latents, as another machine can compare them.
 struct LatentsMark {
   uint64_t hash = 0;
   double norm = 0;
@@ -43,8 +47,8 @@ struct VerifyReport {
   std::string reduced;  // what was asked for, where that is more; else empty
   int ranks = 1, layers = 0;
   std::string dtype;
-  std::map<std::string, std::string> settings, files;  // RunIdentity's
-  std::string weights;                                 // a hash of every byte of the transformers' files
+  RunIdentity run;
+  std::string weights;  // a hash of every byte of the transformers' files
   std::string instruction_set;
   std::string reference;  // the weights of the float64 model, where they are not the run's
   struct Check {
@@ -54,7 +58,7 @@ struct VerifyReport {
   Check one_rank, float64;
   int64_t stages = 0, stages_checked = 0, rows = 0;  // of float64: one of a step and a branch each
   std::map<int64_t, double> reused;  // by step, from 1: how far its velocity is from that of a whole forward
-  std::vector<LatentsMark> latents;  // the noise, then those after each step
+  std::vector<LatentsMark> latents;  // after each step
   double step_bound = 0;             // of the latents' relative L2 distance to those of another machine, a step
   int64_t outside = 0;
   std::string first_outside;  // a sentence; empty: every value is inside its bound
