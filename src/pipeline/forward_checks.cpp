@@ -243,9 +243,7 @@ std::string ForwardChecks::place_text(const CheckedValue& value) const {
   return fmt::format("{}, {}{}rank {}", step, expert, sample, value.rank);
 }
 
-double ForwardChecks::bound() const {
-  return wan::reference::stage_bound(wan::reference::longest_sum(config()), setup_.plan.dtype);
-}
+double ForwardChecks::bound(const Stage& stage) const { return stage_bound(stage, config(), setup_.plan.dtype); }
 
 ForwardChecks::Whole ForwardChecks::whole() const {
   std::vector<const ForwardRecord*> records;
@@ -373,11 +371,11 @@ void ForwardChecks::compare_stages(int64_t step) {
   // Both have rounded alike but for the order of sums: of scores, probabilities, their sum and what is folded, or of
   // what ranks that share a layer have of a product. Four roundings of the sixteen.
   constexpr double kOfStage = 0.25;
-  const double allowed = kOfStage * bound();
   const parallel::ParallelLayout alone;
   const Whole ranks = whole(), one(setup_.plan, alone, {&one_rank_}, has_clean_tokens());
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
+    const double allowed = kOfStage * bound(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
       const std::vector<Whole::Piece> of_ranks = ranks.pieces(step, stage, sample, tokens);
@@ -527,7 +525,7 @@ void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows)
   double squares = 0;
   if (weights.run != nullptr)
     for (const std::string& name : weights.read) squares += std::pow(weights.error(name), 2);
-  const double allowed = bound() + kUneven * std::sqrt(squares);
+  const double allowed = bound(stage) + kUneven * std::sqrt(squares);
   size_t number = 0;
   for (const Whole::Piece& piece : pieces) {
     // Of self-attention, ranks have the same tokens and each its heads.

@@ -82,7 +82,6 @@ class ForwardChecks {
   const std::vector<ReusedStep>& reused() const { return reused_; }
   // After each step, one row of F32 values.
   std::vector<TensorView> latents() const;
-  double bound() const;                                     // of a stage's relative L2 error
   std::string place_text(const CheckedValue& value) const;  // "step 2 of 50, conditional, rank 1"
 
  private:
@@ -92,7 +91,8 @@ class ForwardChecks {
   const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
-  Whole whole() const;  // of the ranks
+  double bound(const Stage& stage) const;  // of its relative L2 error
+  Whole whole() const;                     // of the ranks
   bool has_clean_tokens() const;
   TensorView shared(int64_t step, const char* name, const Shape& shape) const;
   wan::reference::StageInputs inputs(int64_t step, int64_t sample) const;

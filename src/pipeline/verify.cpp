@@ -172,7 +172,10 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   report.dtype = run.plan().dtype == DType::kBF16 ? "bf16" : "float32";
   report.weights = weights_hash(model);
   report.instruction_set = instruction_set();
-  report.step_bound = checks.bound() * std::sqrt(3.0 * report.layers);
+  constexpr double kStagesOfLayer = 3;
+  const wan::TransformerConfig& config = model.experts.front().config;
+  report.step_bound = wan::reference::stage_bound(wan::reference::longest_sum(config), run.plan().dtype) *
+                      std::sqrt(kStagesOfLayer * report.layers);
   if (const std::optional<CheckedValue>& first = checks.first_outside()) {
     report.first_outside =
         fmt::format("{}: {} is {:.3g} from {} (relative L2; {:.3g} times its bound)", checks.place_text(*first),

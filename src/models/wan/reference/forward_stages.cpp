@@ -242,6 +242,13 @@ double stage_bound(int64_t terms, DType dtype) {
   return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
 }
 
+// A sinusoid's angle is a timestep times a frequency of at most 1, in float32: it is off by the last bit of a thousand.
+double stage_bound(const Stage& stage, const TransformerConfig& config, DType dtype) {
+  constexpr double kLargestTimestep = 1000;
+  const double angle = stage.kind == Stage::Kind::kTime ? kLargestTimestep * kFloatUnit : 0;
+  return stage_bound(longest_sum(config), dtype) + angle;
+}
+
 StageError stage_error(const Rows& result, const Rows& expected, const Rows& before, double bound, DType dtype) {
   ZT_CHECK(result.features == expected.features && result.rows == expected.rows);
   ZT_CHECK(before.rows == 0 || before.values.size() == expected.values.size());

@@ -95,6 +95,7 @@ class ForwardStages {
 // The largest relative L2 error of a stage whose longest sum has `terms` terms.
 double stage_bound(int64_t terms, DType dtype);
 int64_t longest_sum(const TransformerConfig& config);
+double stage_bound(const Stage& stage, const TransformerConfig& config, DType dtype);
 
 // How far a stage's result is from what is expected, over all of its values, and over the rows, features and values
 // apart: what is wrong in one of them is small among all.
