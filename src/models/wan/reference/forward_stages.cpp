@@ -288,10 +288,16 @@ StageError stage_error(const Rows& result, const Rows& expected, const Rows& bef
   look(all, 1, 1);
   for (const Sums& one : by_feature) look(one, 1 / static_cast<double>(features), kOfPart);
   for (const Sums& one : by_row) look(one, 1 / static_cast<double>(rows), kOfPart);
+  // A small value of a large row or feature has errors of the others' size.
   for (size_t i = 0; i < expected.values.size(); ++i) {
+    const Sums &row = by_row[i % rows], &feature = by_feature[i / rows];
     const double stream = before.rows > 0 ? before.values[i] : 0, added = expected.values[i] - stream;
     const double error = result.values[i] - expected.values[i];
-    look({error * error, added * added, stream * stream}, 1 / values, kOfValue);
+    const auto share = [&](double own, double of_row, double of_feature) {
+      return std::max({own * own, of_row / static_cast<double>(features), of_feature / static_cast<double>(rows)});
+    };
+    look({error * error, share(added, row.added, feature.added), share(stream, row.stream, feature.stream)}, 1 / values,
+         kOfValue);
   }
   return found;
 }
