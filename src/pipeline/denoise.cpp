@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/index_range.h"
 #include "models/wan/transformer/patchify.h"
+#include "parallel/shards.h"
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
@@ -184,11 +185,12 @@ void Denoiser::set_animation(const std::function<bool()>& cancelled) {
 void Denoiser::gather(int64_t local) {
   const int64_t width = gathered_.extent(2), mine = setup_.layout.data_index(world_.rank()) * local_samples();
   const auto size = dtype_size(gathered_.dtype());
+  const parallel::ContextLayout layout = setup_.layout.of_sequence();
   for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
     std::vector<comm::Segment> receive;
     for (int rank = 0; rank < context_->size(); ++rank) {
-      const IndexRange range = split_range(setup_.plan.tokens, context_->size(), rank);
+      const IndexRange range = parallel::token_shard(setup_.plan.tokens, layout, rank);
       receive.push_back(
           {rank, whole.slice(0, range.begin, range.end).raw(), static_cast<size_t>(range.size() * width) * size});
     }

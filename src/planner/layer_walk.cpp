@@ -172,12 +172,11 @@ void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int fi
 }
 
 int64_t LayerWalk::tokens_of(size_t device) const {
-  return parallel::token_shard(sizes_.tokens, topology_.ranks(), context_rank(device)).size();
+  return parallel::token_shard(sizes_.tokens, topology_, context_rank(device)).size();
 }
 
 int64_t LayerWalk::heads_of(size_t device, int chunk) const {
-  const IndexRange share =
-      parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank(device)));
+  const IndexRange share = parallel::head_share(sizes_.heads, topology_, topology_.ulysses_index(context_rank(device)));
   return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
 }
 
