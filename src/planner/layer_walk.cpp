@@ -182,6 +182,8 @@ int64_t LayerWalk::heads_of(size_t device, int chunk) const {
 
 void LayerWalk::compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop) {
   if (seconds <= 0) return;
+  const bool communicates = part == &Breakdown::exposed_exchange || part == &Breakdown::exposed_ring;
+  if (!communicates) seconds /= hardware_.speed(static_cast<int>(rank));
   const double begin = now_[rank];
   now_[rank] += seconds;
   parts_[rank].*part += seconds;

@@ -41,7 +41,7 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t tokens =
         parallel::token_shard(work.tokens, sequence, sequence.ranks() > 1 ? layout.context_index(rank) : 0).size();
-    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)));
+    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)) / hardware.speed(rank));
   }
   return seconds;
 }
