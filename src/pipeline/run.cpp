@@ -150,6 +150,20 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   return std::make_unique<FramesInMemory>(frames);
 }
 
+std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const ParallelLayout& layout) const {
+  if (pass.planned == nullptr || pass.planned->hardware == nullptr) return std::nullopt;
+  MemoryQuestion question = memory_question(layout, pass.strategy.softmax);
+  ShardPricing pricing{work_of(question), pass.planned->hardware, {}};
+  pricing.configuration.layout = layout;
+  pricing.configuration.softmax = pass.planned->softmax;
+  if (!pass.available) return pricing;
+  pricing.fits = [question, available = *pass.available](const std::vector<int>& weights) mutable {
+    question.layout.context.shard_weights = weights;
+    return memory_plan(question).peak().total() <= available;
+  };
+  return pricing;
+}
+
 KnownPrompts* Run::kept_prompts() const {
   return options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
 }
@@ -254,7 +268,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   try {
     results = run_once(world,
                        {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs,
-                        trace_.get(), seeds, in_memory, &journal},
+                        trace_.get(), seeds, in_memory, &journal, free},
                        callbacks);
   } catch (const Error&) {
     if (journal.journal && callbacks.note && Journal::is_in(journal.folder))
