@@ -19,7 +19,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
-constexpr const char* kShards = "shard weights";
+constexpr const char *kStepTimes = "step times", *kShards = "shard weights";
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
 
@@ -222,7 +222,7 @@ void Denoiser::balance_shards(double seconds, double waited) {
   using RankStep = ShardBalance::RankStep;
   const RankStep mine{seconds - waited, waited};
   std::vector<RankStep> ranks(static_cast<size_t>(world_.size()));
-  world_.all_gather(&mine, ranks.data(), sizeof mine, kShards);
+  world_.all_gather(&mine, ranks.data(), sizeof mine, kStepTimes);
   std::vector<int> weights(static_cast<size_t>(layout_.context.ranks()) + 1, 0);  // the first: whether they change
   if (balance_) {
     if (const std::optional<std::vector<int>> wanted = balance_->after_step(ranks)) {
