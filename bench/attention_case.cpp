@@ -137,8 +137,9 @@ class AttentionBench {
   }
 
   // The verdict is rank 0's. `shared`: o is the output of all ranks.
-  static Verdict verify(Communicator& world, bool shared, const SampledReference* reference, const Tensor& o) {
-    if (!shared) gather_output(o, world);
+  static Verdict verify(Communicator& world, const parallel::ContextLayout& layout, bool shared,
+                        const SampledReference* reference, const Tensor& o) {
+    if (!shared) gather_output(o, layout, world);
     world.barrier();
     Verdict verdict;
     if (world.rank() == 0) verdict = reference->check(o);
@@ -169,7 +170,7 @@ class AttentionBench {
       AttentionRank rank(world, stream, data, o, strategy);
       rank.run();
       Figures mine;
-      mine.verdict = verify(world, shared, reference, o);
+      mine.verdict = verify(world, rank.layout(), shared, reference, o);
       if (mine.verdict.passed()) mine.measured = rank.time(settings_.repeat);
       if (world.rank() == 0) figures = std::move(mine);
     };

@@ -32,15 +32,15 @@ AttentionRank::AttentionRank(comm::Communicator& world, Stream& stream, const At
       data_(data),
       o_(o),
       log_sum_exp_(log_sum_exp),
-      own_(parallel::token_shard(data.query_tokens(), world.size(), world.rank())),
-      own_keys_(data.cross() ? IndexRange{0, data.key_tokens()} : own_),
       attention_(attention::plan(
           [&] {
             attention::Problem problem = problem_of(data, scale);
             problem.log_sum_exp = static_cast<bool>(log_sum_exp);
             return problem;
           }(),
-          strategy, world, stream)) {}
+          strategy, world, stream)),
+      own_(attention_.tokens()),
+      own_keys_(data.cross() ? IndexRange{0, data.key_tokens()} : own_) {}
 
 void AttentionRank::run(const char* span) {
   const trace::Span recorded(stream_.lane(), span);
@@ -126,10 +126,10 @@ AttentionMeasurement AttentionRank::time(int64_t repeats, bool single_runs, cons
   return result;
 }
 
-void gather_output(const TensorView& o, comm::Communicator& world) {
+void gather_output(const TensorView& o, const parallel::ContextLayout& layout, comm::Communicator& world) {
   std::vector<comm::Segment> sends, receives;
   const auto add = [&](std::vector<comm::Segment>& segments, int owner, int peer) {
-    const IndexRange tokens = parallel::token_shard(o.extent(1), world.size(), owner);
+    const IndexRange tokens = parallel::token_shard(o.extent(1), layout, owner);
     for (int64_t b = 0; b < o.extent(0); ++b) {
       const TensorView piece = o.select(0, b).slice(0, tokens.begin, tokens.end);
       segments.push_back({peer, piece.raw(), piece.bytes()});

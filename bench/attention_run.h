@@ -42,6 +42,7 @@ class AttentionRank {
                 const attention::Strategy& strategy, float scale = 0, const TensorView& log_sum_exp = {});
 
   void run(const char* span = "attention");
+  const parallel::ContextLayout& layout() const { return attention_.layout(); }
 
   // Warms up, then times `repeats`, each between two windows in which the peak is measured for as long. With
   // `single_runs` every repeat is one run, however short. `at_repeat` is called before each, and may throw.
@@ -56,13 +57,13 @@ class AttentionRank {
   Stream& stream_;
   const AttentionData& data_;
   TensorView o_, log_sum_exp_;
-  IndexRange own_, own_keys_;  // tokens
   attention::ContextAttention attention_;
+  IndexRange own_, own_keys_;  // tokens
 };
 
 attention::Problem problem_of(const AttentionData& data, float scale = 0);
 
 // Gathers the tokens of all ranks in rank 0's o [B, S, …], contiguous. Collective.
-void gather_output(const TensorView& o, comm::Communicator& world);
+void gather_output(const TensorView& o, const parallel::ContextLayout& layout, comm::Communicator& world);
 
 }  // namespace zoetrope::bench

@@ -1,5 +1,6 @@
 #include "bench/strategies.h"
 
+#include "attention/strategy.h"
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -12,6 +13,7 @@ NamedStrategy::NamedStrategy(std::string row) : name(std::move(row)) {
   attention::describe_strategy_options(set, keys);
   const std::string keys_of_row = "attention=" + name;
   for (const std::string_view key : split(keys_of_row, '+')) set.set_argument(key);
+  attention::require_fixed_shards(keys, "bench");
   if (keys.attention == "auto")
     fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
 }

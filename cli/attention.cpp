@@ -113,9 +113,9 @@ struct AttentionRun {
   trace::Trace* trace = nullptr;
 };
 
-void fill(const AttentionRun& run, comm::Communicator& world, Stream& stream) {
+void fill(const AttentionRun& run, const parallel::ContextLayout& layout, comm::Communicator& world, Stream& stream) {
   const bench::AttentionData& data = run.data;
-  const IndexRange own = parallel::token_shard(data.query_tokens(), world.size(), world.rank());
+  const IndexRange own = parallel::token_shard(data.query_tokens(), layout, world.rank());
   IndexRange queries = own, keys = data.cross() ? IndexRange{0, data.key_tokens()} : own;
   // Replicated keys of one process are filled once; rank 0 of several processes needs everything, to compare.
   if (run.shared && data.cross() && world.rank() != 0) keys = {};
@@ -146,7 +146,6 @@ std::optional<pipeline::AutoPlan> choose(const AttentionRun& run, comm::Communic
 // Collective.
 AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& world) {
   Stream stream(run.threads, {run.trace, world.rank(), trace::kComputeLane});
-  if (run.options.input.empty()) fill(run, world, stream);
   const auto scale = static_cast<float>(run.options.scale.value_or(0));
   AttentionMeasurement result;
   result.planned = choose(run, world, scale);
@@ -155,6 +154,7 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
     strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
     strategy.softmax = result.planned->softmax;
   }
+  if (run.options.input.empty()) fill(run, filled(strategy.layout, world.size(), run.data.q.extent(2)), world, stream);
   bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale, run.log_sum_exp);
   // When tracing, every repeat is one run: thousands would be useless.
   static_cast<bench::AttentionMeasurement&>(result) = rank.time(run.options.repeat, run.trace != nullptr, [] {
@@ -195,8 +195,8 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const ben
                          false,   trace};
   const AttentionMeasurement measured = run_attention(job, world);
   if (!options.output.empty() || options.reference) {
-    bench::gather_output(output.o, world);
-    if (output.log_sum_exp) bench::gather_output(output.log_sum_exp, world);
+    bench::gather_output(output.o, measured.layout, world);
+    if (output.log_sum_exp) bench::gather_output(output.log_sum_exp, measured.layout, world);
   }
   if (trace != nullptr) comm::gather_trace(world, *trace);
   // Only rank 0 continues, for as long as it takes: no other rank waits for it.

@@ -138,7 +138,11 @@ class Reader {
 void check_memory(const Shape& queries, const Shape& keys, DType dtype, const AttentionOptions& options,
                   const ProcessPart& part) {
   const bool compares = part.rank == 0 && options.reference, writes = part.rank == 0 && !options.output.empty();
-  const auto own = static_cast<double>(parallel::token_shard(queries[1], part.ranks, part.rank).size());
+  parallel::ContextLayout shards{.ring = part.ranks};
+  // Another number of weights is refused with the strategy.
+  const std::vector<int>& weights = options.strategy.shard_weights.fixed;
+  if (weights.size() == static_cast<size_t>(part.ranks)) shards.shard_weights = weights;
+  const auto own = static_cast<double>(parallel::token_shard(queries[1], shards, part.rank).size());
   const auto all_queries = static_cast<double>(queries[1]), all_keys = static_cast<double>(keys[1]);
   const double q = compares ? all_queries : own;
   const double o = compares || writes ? all_queries : own;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "attention/strategy.h"
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -51,6 +52,7 @@ OptionSet describe_options(AttentionOptions& o) {
 }
 
 void check_options(const AttentionOptions& o) {
+  attention::require_fixed_shards(o.strategy, "attention");
   if (o.input.empty() && o.shape.empty()) {
     fail("attention: name the data, as input=FILE.safetensors with q, k and v, or shape=BxSxHxD for random data");
   }

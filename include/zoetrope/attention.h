@@ -2,7 +2,8 @@
 // the work, plan() checks it once and allocates all memory, run() computes. Every strategy gives the same numbers, up
 // to rounding.
 //
-//   rank c of P owns the global tokens [⌊cS/P⌋, ⌊(c+1)S/P⌋), uneven and empty shards included, nothing padded
+//   rank c of P owns the global tokens [⌊cS/P⌋, ⌊(c+1)S/P⌋), uneven and empty shards included, nothing padded; with
+//   weights for ranks that are not equally fast, its part of their sum
 //   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
 //   P = G:     every rank gathers the keys and values of all
 //
@@ -76,6 +77,12 @@ struct BlockSizes {
   int64_t block_kv_compute = 0;  // on CPUs only block_kv
 };
 
+// Of the key shard_weights: how much of the work each context rank has.
+struct ShardWeights {
+  bool automatic = false;    // as measured, step by step; of `zoetrope generate`
+  std::vector<int> fixed{};  // one for each rank; empty: even
+};
+
 // The configuration keys of the same names, as a user writes them. Keys that are unset and not implied by the name are
 // chosen by the planner when a video is generated, and by parse_strategy() as stated here.
 struct StrategyOptions {
@@ -85,6 +92,7 @@ struct StrategyOptions {
   std::optional<int64_t> ulysses_attention_chunks;  // unset: 1
   std::optional<Direction> ring_direction;          // unset: as the name says, else forward
   std::optional<Softmax> softmax;                   // unset: as the name says
+  ShardWeights shard_weights;
   BlockSizes flash_block_sizes;
   bool use_base2_exp = true;  // only true
   bool use_k_smoothing = true;

@@ -4,8 +4,10 @@
 //   P = G:     every rank gathers the keys and values of all
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "zoetrope/api.h"
 
@@ -32,6 +34,9 @@ struct ContextLayout {
   Direction direction = Direction::kForward;
   int head_chunks = 1;  // groups of heads; the exchange of one overlaps the attention of another
   int gather = 1;       // G; above 1 there is no Ulysses, ring, direction or head chunk
+  // By rank: how much of the work it has, relative to the others; empty: all as much. Tokens are divided by these,
+  // heads of a Ulysses index by their sum over the ring.
+  std::vector<int> shard_weights{};
 
   // Ulysses innermost: groups are neighbours, the ring crosses the slow links.
   constexpr int ranks() const { return ulysses * ring * gather; }
@@ -39,8 +44,11 @@ struct ContextLayout {
   constexpr int ulysses_index(int rank) const { return rank % ulysses; }
   constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
   // The layout of one rank that has the whole sequence.
-  constexpr ContextLayout alone() const { return {1, 1, Direction::kForward, head_chunks}; }
-  // Calls body(name, value) for each setting.
+  ContextLayout alone() const { return {1, 1, Direction::kForward, head_chunks}; }
+  constexpr int shard_weight(int rank) const {
+    return shard_weights.empty() ? 1 : shard_weights[static_cast<size_t>(rank)];
+  }
+  // Calls body(name, value) for each setting that is one number.
   template <typename Body>
   void for_each(Body&& body) const {
     body("ulysses", ulysses);
@@ -49,7 +57,7 @@ struct ContextLayout {
     body("head_chunks", head_chunks);
     body("gather", gather);
   }
-  friend constexpr bool operator==(const ContextLayout&, const ContextLayout&) = default;
+  friend bool operator==(const ContextLayout&, const ContextLayout&) = default;
 };
 
 // A ContextLayout of which a caller may leave fields open.
@@ -62,9 +70,11 @@ struct ContextRequest {
   std::optional<int> head_chunks{};      // unset: 1
   bool two_dimensional = false;          // U > 1 and R > 1; degrees that say otherwise are refused
   std::optional<int> gather{};           // unset: P where ulysses and ring are both set to 1, else 1
+  std::vector<int> shard_weights{};      // empty: even
 
-  static constexpr ContextRequest exactly(const ContextLayout& layout) {
-    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks, false, layout.gather};
+  static ContextRequest exactly(const ContextLayout& layout) {
+    return {layout.ulysses, layout.ring,   layout.direction,    layout.head_chunks,
+            false,          layout.gather, layout.shard_weights};
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "attention/strategy.h"
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "comm/launcher.h"
@@ -85,6 +86,7 @@ attention::Problem problem_of(const Arrays& a, double scale) {
 
 attention::ContextAttention plan(const attention::Problem& problem, const Settings& settings, comm::Communicator& world,
                                  int threads) {
+  attention::require_fixed_shards(settings.strategy, "attention");
   attention::Strategy strategy = attention::parse_strategy(settings.strategy, world.size(), problem.heads);
   strategy.kernel = settings.implementation;
   return attention::plan(problem, strategy, world, threads);

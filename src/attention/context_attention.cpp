@@ -47,6 +47,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("mask", static_cast<int64_t>(p.mask));
   mine.add("log_sum_exp", p.log_sum_exp);
   layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
+  for (int rank = 0; rank < layout.ranks(); ++rank) mine.add("shard weight", layout.shard_weight(rank));
   mine.add("softmax", static_cast<int64_t>(*s.softmax));
   mine.add("block_q", s.block_q);
   mine.add("block_kv", s.block_kv);
@@ -153,7 +154,7 @@ struct ContextAttention::Impl {
 };
 
 void ContextAttention::Impl::build() {
-  tokens = parallel::token_shard(problem.tokens, axis->degree(), axis->rank());
+  tokens = parallel::token_shard(problem.tokens, layout, axis->rank());
   spread = layout;
   parallel::Sizes sizes = sizes_of(problem);
   int rank = axis->rank();

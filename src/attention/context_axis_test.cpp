@@ -8,7 +8,7 @@ namespace {
 
 TEST(ContextAxis, UlyssesGroupsAreNeighboursAndRingsCrossThem) {
   comm::run_ranks(6, [](comm::Communicator& world) {
-    for (const parallel::ContextLayout layout : {parallel::ContextLayout{1, 6}, {2, 3}, {3, 2}, {6, 1}}) {
+    for (const parallel::ContextLayout& layout : {parallel::ContextLayout{1, 6}, {2, 3}, {3, 2}, {6, 1}}) {
       const ContextAxis axis(world, layout);
       const int ring_index = layout.ring_index(world.rank()), ulysses_index = layout.ulysses_index(world.rank());
       EXPECT_EQ(layout.rank_of(ring_index, ulysses_index), world.rank());

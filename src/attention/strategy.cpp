@@ -95,6 +95,7 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
     request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
   else if (gathers) request.head_chunks = 1;
+  request.shard_weights = options.shard_weights.fixed;
   return request;
 }
 
@@ -126,6 +127,13 @@ bool names_topology(const StrategyOptions& options) {
   return topology != Topology::kAny && topology != Topology::kFlash;
 }
 
+void require_fixed_shards(const StrategyOptions& options, const char* command) {
+  if (!options.shard_weights.automatic) return;
+  fail(
+      "shard_weights=auto is not possible in {}: ranks are measured from step to step of a video; give a list, or even",
+      command);
+}
+
 std::string strategy_note(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
   if (name.topology != Topology::kFlash || name.name == std::string_view(kFlashName)) return "";
@@ -144,6 +152,11 @@ Strategy requested_strategy(const StrategyOptions& options) {
   strategy.layout = request_of(name, options);
   strategy.softmax = softmax_of(name, options);
   set_block_sizes(strategy, options);
+  if (options.shard_weights.automatic && options.deterministic) {
+    fail(
+        "shard_weights=auto with deterministic=true is not possible: what is measured depends on the machine and the "
+        "moment; give a list, or leave one of them out");
+  }
   if (!options.use_base2_exp) fail("use_base2_exp=false is not possible: the kernels compute powers of 2 only");
   strategy.k_smoothing = options.use_k_smoothing;
   strategy.tile_search = options.enable_tile_search;

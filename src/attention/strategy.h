@@ -19,6 +19,9 @@ bool names_topology(const StrategyOptions& options);
 // One line for the user, where the name is that of another program's kernel, which is computed as flash; else empty.
 std::string strategy_note(const StrategyOptions& options);
 
+// Throws Error where shards are to follow measurements, which `command` does not make.
+void require_fixed_shards(const StrategyOptions& options, const char* command);
+
 // The problem with its scale filled in. Throws Error.
 Problem checked_problem(const Problem& problem);
 

@@ -1,5 +1,9 @@
 #include "attention/strategy_options.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "base/print.h"
 #include "parallel/layout.h"
 
@@ -19,6 +23,26 @@ std::optional<int64_t> parse_shards(std::string_view text) {
   return shards == -1 ? std::nullopt : std::optional(shards);
 }
 std::string shards_text(const std::optional<int64_t>& shards) { return shards ? fmt::to_string(*shards) : ""; }
+
+constexpr const char *kEven = "even", *kAutomatic = "auto";
+
+ShardWeights parse_weights(std::string_view text) {
+  ShardWeights weights;
+  if (text == kEven) return weights;
+  weights.automatic = text == kAutomatic;
+  if (weights.automatic) return weights;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    weights.fixed.push_back(
+        static_cast<int>(parse_integer(text.substr(begin, end - begin), {1, parallel::kMostShardWeight})));
+    begin = end + 1;
+  }
+  return weights;
+}
+std::string weights_text(const ShardWeights& weights) {
+  if (weights.automatic) return kAutomatic;
+  return weights.fixed.empty() ? kEven : fmt::format("{}", fmt::join(weights.fixed, ","));
+}
 
 }  // namespace
 
@@ -44,6 +68,13 @@ void describe_layout_options(OptionSet& set, StrategyOptions& o) {
 
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   describe_layout_options(set, o);
+  set.value<ShardWeights>(
+         "shard_weights", o.shard_weights,
+         "even, auto, or whole numbers with commas between them, one for each context rank", parse_weights,
+         weights_text,
+         "how much of the tokens and heads each context rank has: all the same, as the ranks' speed is "
+         "measured from step to step, or as these numbers are to each other")
+      .or_list("shard_weights");
   BlockSizes& blocks = o.flash_block_sizes;
   set.sizes(
          "flash_block_sizes",

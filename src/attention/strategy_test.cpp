@@ -232,6 +232,32 @@ TEST(Keys, AreDescribedOnce) {
   EXPECT_THAT(error_of([&] { set.set_argument("ulysses_attention_chunks=0"); }), HasSubstr("1 to 4096"));
 }
 
+TEST(Keys, ShardWeightsAreAWordOrAList) {
+  StrategyOptions options;
+  OptionSet set;
+  describe_strategy_options(set, options);
+  set.set_argument("shard_weights=4,2,1");
+  EXPECT_EQ(parse_strategy(options, 3, 12).layout.shard_weights, (std::vector<int>{4, 2, 1}));
+  EXPECT_THAT(refusal(options), HasSubstr("shard_weights=4,2,1 has 3 numbers, but the context has 4 ranks"));
+  set.set_argument("shard_weights=6,6,6");
+  EXPECT_EQ(parse_strategy(options, 3, 12).layout.shard_weights, std::vector<int>());
+  EXPECT_THAT(set.values(), HasSubstr("shard_weights=6,6,6"));
+  set.set_argument("shard_weights=even");
+  EXPECT_EQ(parse_strategy(options, 4, 12).layout.shard_weights, std::vector<int>());
+  EXPECT_EQ(error_of([&] { require_fixed_shards(options, "attention"); }), "no error");
+  set.set_argument("shard_weights=auto");
+  EXPECT_TRUE(options.shard_weights.automatic);
+  EXPECT_EQ(parse_strategy(options, 4, 12).layout.shard_weights, std::vector<int>());
+  EXPECT_THAT(error_of([&] { require_fixed_shards(options, "attention"); }),
+              HasSubstr("shard_weights=auto is not possible in attention"));
+  options.deterministic = true;
+  EXPECT_THAT(refusal(options), HasSubstr("shard_weights=auto with deterministic=true is not possible"));
+  for (const char* argument : {"shard_weights=2,", "shard_weights=2,x", "shard_weights=fast", "shard_weights="})
+    EXPECT_THAT(error_of([&] { set.set_argument(argument); }), HasSubstr("shard_weights=")) << argument;
+  EXPECT_THAT(error_of([&] { set.set_argument("shard_weights=2,0"); }), HasSubstr("1 to 1000"));
+  EXPECT_THAT(error_of([&] { set.set_argument("shard_weights=2,1001"); }), HasSubstr("1 to 1000"));
+}
+
 // What the planner may choose.
 TEST(Requests, HoldWhatANameOrAKeySays) {
   const auto open = [](const StrategyOptions& options) {

@@ -6,10 +6,9 @@ namespace {
 
 Exchange skeleton(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk, int segments_per_peer) {
   Exchange exchange;
-  exchange.block = ring_block(sizes.tokens, layout.ring, layout.ring_index(rank));
-  exchange.tokens = token_shard(sizes.tokens, layout.ranks(), rank);
-  exchange.heads =
-      head_chunk(head_share(sizes.heads, layout.ulysses, layout.ulysses_index(rank)), layout.head_chunks, chunk);
+  exchange.block = ring_block(sizes.tokens, layout, layout.ring_index(rank));
+  exchange.tokens = token_shard(sizes.tokens, layout, rank);
+  exchange.heads = head_chunk(head_share(sizes.heads, layout, layout.ulysses_index(rank)), layout.head_chunks, chunk);
   const auto most = static_cast<size_t>((layout.ulysses - 1) * segments_per_peer);
   exchange.sends.reserve(most);
   exchange.receives.reserve(most);
@@ -27,8 +26,8 @@ void for_each_peer(const Sizes& sizes, const ContextLayout& layout, int rank, in
   const int own = layout.ulysses_index(rank), ring = layout.ring_index(rank);
   for (int distance = 1; distance < layout.ulysses; ++distance) {
     const int peer = (own + distance) % layout.ulysses;
-    body(peer, token_shard(sizes.tokens, layout.ranks(), layout.rank_of(ring, peer)),
-         head_chunk(head_share(sizes.heads, layout.ulysses, peer), layout.head_chunks, chunk));
+    body(peer, token_shard(sizes.tokens, layout, layout.rank_of(ring, peer)),
+         head_chunk(head_share(sizes.heads, layout, peer), layout.head_chunks, chunk));
   }
 }
 

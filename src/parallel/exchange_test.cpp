@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "parallel/test_program.h"
+
 namespace zoetrope::parallel {
 namespace {
 
@@ -20,7 +22,8 @@ void sweep(Body&& body) {
         for (const int64_t heads : {int64_t{ulysses}, int64_t{ulysses} + 1, int64_t{2} * ulysses - 1}) {
           if (tokens < 1) continue;
           for (const int chunks : {1, 2, 3})
-            body(Sizes{2, tokens, heads, 8, 2}, ContextLayout{ulysses, ring, Direction::kForward, chunks});
+            for (const ContextLayout& layout : in_shards({ulysses, ring, Direction::kForward, chunks}))
+              body(Sizes{2, tokens, heads, 8, 2}, layout);
         }
       }
     }
@@ -105,7 +108,7 @@ TEST(Exchange, TheOutputExchangeRestoresAllHeadsOfTheOwnTokensOnce) {
         arrived.insert(arrived.end(), back.receives.begin(), back.receives.end());
         if (!back.heads.empty()) arrived.push_back({0, Region::kO, back.heads, back.tokens});
       }
-      const IndexRange own = token_shard(sizes.tokens, layout.ranks(), rank);
+      const IndexRange own = token_shard(sizes.tokens, layout, rank);
       const auto count = cover(arrived, Region::kO);
       EXPECT_EQ(static_cast<int64_t>(count.size()), own.size() * sizes.heads);
       for (const auto& [cell, times] : count) {

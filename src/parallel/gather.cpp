@@ -9,7 +9,7 @@ AttentionProgram gather_program(const Sizes& sizes, const ContextLayout& layout,
   ZT_CHECK(layout.ranks() == ranks && layout.head_chunks == 1 && sizes.key_tokens == 0);
   const IndexRange heads{0, sizes.heads}, all{0, sizes.tokens};
   AttentionProgram program;
-  program.tokens = program.block = token_shard(sizes.tokens, ranks, rank);
+  program.tokens = program.block = token_shard(sizes.tokens, layout, rank);
   const IndexRange own = program.tokens;
   // A rank without queries needs no keys.
   const int64_t q_bytes = segment_bytes(sizes, {0, Region::kQ, heads, own});
@@ -30,7 +30,7 @@ AttentionProgram gather_program(const Sizes& sizes, const ContextLayout& layout,
   std::vector<Message> receives;
   for (int distance = 1; distance < ranks && !own.empty(); ++distance) {
     const int peer = (rank + distance) % ranks;
-    const IndexRange tokens = token_shard(sizes.tokens, ranks, peer);
+    const IndexRange tokens = token_shard(sizes.tokens, layout, peer);
     if (tokens.empty()) continue;
     program.messages.push_back({peer, Region::kKV, heads, own, keys_at(own)});
     receives.push_back({peer, Region::kKV, heads, tokens, keys_at(tokens)});

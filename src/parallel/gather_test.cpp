@@ -15,16 +15,17 @@ TEST(Gather, HoldsThePropertiesForEveryNumberOfRanks) {
         for (const Softmax softmax : kSoftmaxes) {
           Sizes sizes{2, tokens, heads, 8, 2};
           sizes.log_sum_exp = tokens % 2 == 1;
-          const ContextLayout layout{.gather = ranks};
-          const Programs programs = make_programs(sizes, layout, softmax);
-          SCOPED_TRACE(fmt::format("{} ranks, {} tokens, {} heads", ranks, tokens, heads));
-          ASSERT_EQ(anything_wrong(programs, sizes, layout, /*gathers=*/false), "");
-          for (int rank = 0; rank < ranks; ++rank) {
-            // One block of all keys in the order of the sequence, for the own queries.
-            const AttentionProgram& program = programs[static_cast<size_t>(rank)];
-            EXPECT_EQ(program.block.size(), token_shard(tokens, ranks, rank).size());
-            ASSERT_EQ(program.blocks.size(), program.block.empty() ? 0u : 1u);
-            for (const KeyBlock& block : program.blocks) EXPECT_EQ(block.keys.size(), tokens);
+          for (const ContextLayout& layout : in_shards({.gather = ranks})) {
+            const Programs programs = make_programs(sizes, layout, softmax);
+            SCOPED_TRACE(fmt::format("{}, {} tokens, {} heads", text(layout, softmax), tokens, heads));
+            ASSERT_EQ(anything_wrong(programs, sizes, layout, /*gathers=*/false), "");
+            for (int rank = 0; rank < ranks; ++rank) {
+              // One block of all keys in the order of the sequence, for the own queries.
+              const AttentionProgram& program = programs[static_cast<size_t>(rank)];
+              EXPECT_EQ(program.block.size(), token_shard(tokens, layout, rank).size());
+              ASSERT_EQ(program.blocks.size(), program.block.empty() ? 0u : 1u);
+              for (const KeyBlock& block : program.blocks) EXPECT_EQ(block.keys.size(), tokens);
+            }
           }
         }
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/words.h"
@@ -80,6 +81,18 @@ void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t he
 
 namespace {
 
+void check_shard_weights(const std::vector<int>& weights, int ranks) {
+  if (weights.empty()) return;
+  if (static_cast<int>(weights.size()) != ranks) {
+    fail("shard_weights={} has {}, but the context has {}; give one for each", fmt::join(weights, ","),
+         counted(static_cast<int64_t>(weights.size()), "number"), counted(ranks, "rank"));
+  }
+  for (const int weight : weights) {
+    if (weight >= 1 && weight <= kMostShardWeight) continue;
+    fail("shard_weights={}: {} is not from 1 to {}", fmt::join(weights, ","), weight, kMostShardWeight);
+  }
+}
+
 constexpr const char* kGathered =
     "is not possible where every rank gathers all keys and values (attention=gather, or "
     "flash over ranks)";
@@ -101,6 +114,7 @@ void check_gather(const ContextLayout& layout, int ranks) {
 
 void check(const ContextLayout& layout, int ranks, int64_t heads) {
   check_ulysses(layout.ulysses, ranks, heads);
+  check_shard_weights(layout.shard_weights, ranks);
   if (layout.gather != 1) return check_gather(layout, ranks);
   if (const int64_t product = int64_t{layout.ulysses} * layout.ring; product != ranks) {
     fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
@@ -130,7 +144,7 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
 }
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
-  const auto& [ulysses, ring, direction, head_chunks, two_dimensional, gather] = request;
+  const auto& [ulysses, ring, direction, head_chunks, two_dimensional, gather, shard_weights] = request;
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
   if (!ulysses && ring && ranks % *ring != 0) {
@@ -149,8 +163,18 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   layout.ring = ring.value_or(gathers != 1 ? 1 : ranks / layout.ulysses);
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
+  layout.shard_weights = shard_weights;
   check(layout, ranks, heads);
+  layout.shard_weights = reduced(shard_weights);
   return layout;
+}
+
+std::vector<int> reduced(std::vector<int> shard_weights) {
+  int divisor = 0;
+  for (const int weight : shard_weights) divisor = std::gcd(divisor, weight);
+  for (int& weight : shard_weights) weight /= divisor;
+  if (std::all_of(shard_weights.begin(), shard_weights.end(), [](int weight) { return weight == 1; })) return {};
+  return shard_weights;
 }
 
 int count_changed(const ContextLayout& layout) {
@@ -170,6 +194,7 @@ std::string text(const ContextLayout& layout, Softmax softmax) {
     text += fmt::format(", ring direction {}", direction_name(layout.direction));
   if (softmax == Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(softmax));
   if (layout.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", layout.head_chunks);
+  if (!layout.shard_weights.empty()) text += fmt::format(", shard weights {}", fmt::join(layout.shard_weights, ":"));
   return text;
 }
 

@@ -14,6 +14,8 @@ namespace zoetrope::parallel {
 
 // More chunks than heads leave empty ones; no run needs this many.
 inline constexpr int kMostHeadChunks = 4096;
+// Of the weights that ranks' shards can have. Finer ones would change no shard that can be measured.
+inline constexpr int kMostShardWeight = 1000;
 
 // ranks = data × context × tensor. Ranks of one tensor group are neighbours, for they add up activations several times
 // a layer. A context is every tensor-th rank of a run of neighbours (one node, one chip), which is where attention
@@ -38,8 +40,8 @@ struct ParallelLayout {
     return (data_index * context.ranks() + context_index) * tensor + tensor_index;
   }
   // What attention spreads a sequence over: one rank where sequences stay whole.
-  constexpr ContextLayout of_sequence() const { return sharded ? context : context.alone(); }
-  friend constexpr bool operator==(const ParallelLayout&, const ParallelLayout&) = default;
+  ContextLayout of_sequence() const { return sharded ? context : context.alone(); }
+  friend bool operator==(const ParallelLayout&, const ParallelLayout&) = default;
 };
 
 // What is fixed of it before anything is chosen: by keys, by the name of a strategy, by what the run is.
@@ -68,12 +70,16 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads);
 // as check() does.
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
 
+// What shards of these weights are; equal ones are even shards, which have none.
+std::vector<int> reduced(std::vector<int> shard_weights);
+
 // How many settings are not the default, the degrees aside.
 int count_changed(const ContextLayout& layout);
 
 // As people read it: "Ulysses 2 x ring 2" or "gather 4".
 std::string degrees_text(const ContextLayout& layout);
-// The degrees, and after these what is not the default: the ring's direction, the softmax, the head chunks.
+// The degrees, and after these what is not the default: the ring's direction, the softmax, the head chunks, the shard
+// weights.
 std::string text(const ContextLayout& layout, Softmax softmax);
 // "data 1 x context 4 (Ulysses 2 x ring 2) x tensor 2"
 std::string text(const ParallelLayout& layout, Softmax softmax);

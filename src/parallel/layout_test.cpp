@@ -72,6 +72,17 @@ TEST(Filled, IllegalGridsAreRefused) {
   EXPECT_THAT(of({.head_chunks = 4097}), HasSubstr("to 4096"));
 }
 
+TEST(Filled, ShardWeightsAreOneForEachRank) {
+  EXPECT_EQ(filled({.shard_weights = {4, 2, 2}}, 3, 4), (ContextLayout{3, 1, Direction::kForward, 1, 1, {2, 1, 1}}));
+  EXPECT_EQ(filled({.shard_weights = {7, 7}}, 2, 4), (ContextLayout{.ulysses = 2}));
+  const auto of = [](const std::vector<int>& weights) {
+    return error_of([&] { filled({.shard_weights = weights}, 3, 4); });
+  };
+  EXPECT_THAT(of({2, 1}), HasSubstr("shard_weights=2,1 has 2 numbers, but the context has 3 ranks; give one for each"));
+  EXPECT_THAT(of({2, 1, 0}), HasSubstr("shard_weights=2,1,0: 0 is not from 1 to 1000"));
+  EXPECT_THAT(of({2, 1, 1001}), HasSubstr("1001 is not from 1 to 1000"));
+}
+
 TEST(Filled, AGatherIsOfAllRanks) {
   EXPECT_EQ(filled({.gather = 4}, 4, 1), (ContextLayout{.gather = 4}));
   EXPECT_EQ(filled({.ulysses = 1, .ring = 1}, 4, 1), (ContextLayout{.gather = 4}));
@@ -147,6 +158,8 @@ TEST(Text, SaysWhatIsNotTheDefault) {
   layout = {.data = 2, .context = {1, 2, Direction::kTwoWay, 3}};
   EXPECT_EQ(text(layout, Softmax::kFixedMax),
             "data 2 x context 2 (Ulysses 1 x ring 2, ring direction two_way, softmax fixed_max, 3 head chunks)");
+  EXPECT_EQ(text(ContextLayout{.ring = 2, .shard_weights = {2, 1}}, Softmax::kOnline),
+            "Ulysses 1 x ring 2, shard weights 2:1");
   const ParallelLayout gathers{.data = 2, .context = {.gather = 4}};
   EXPECT_EQ(gathers.ranks(), 8);
   EXPECT_EQ(text(gathers, Softmax::kOnline), "data 2 x context 4 (gather 4)");

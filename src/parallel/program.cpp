@@ -20,9 +20,9 @@ class Generator {
         ring_index_(layout.ring_index(rank)),
         steps_(ring_schedule(sizes.tokens, layout, ring_index_)) {
     ZT_CHECK(sizes.key_tokens == 0 || layout.ranks() == 1, "cross-attention over {} ranks", layout.ranks());
-    if (gathers_) holders_ = statistics_ranks(sizes.tokens, layout.ring);
-    program_.tokens = token_shard(sizes.tokens, layout.ranks(), rank);
-    program_.block = ring_block(sizes.tokens, layout.ring, ring_index_);
+    if (gathers_) holders_ = statistics_ranks(sizes.tokens, layout);
+    program_.tokens = token_shard(sizes.tokens, layout, rank);
+    program_.block = ring_block(sizes.tokens, layout, ring_index_);
     for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
       exchanges_.push_back(exchange_schedule(sizes, layout, rank, chunk));
       outputs_.push_back(output_schedule(sizes, layout, rank, chunk));
@@ -256,7 +256,7 @@ class Generator {
     for (const int holder : holders_)
       if (holder != ring_index_) send({holder, Region::kStatistics, chunk.heads, program_.block, own});
     for (size_t i = 0; i < holders_.size(); ++i) {
-      const IndexRange keys = ring_block(sizes_.tokens, layout_.ring, holders_[i]);
+      const IndexRange keys = ring_block(sizes_.tokens, layout_, holders_[i]);
       if (holders_[i] != ring_index_) receive({holders_[i], Region::kStatistics, chunk.heads, keys, chunk.records[i]});
     }
     return transfer;
@@ -272,7 +272,7 @@ class Generator {
       return {hop.peer, Region::kKV, chunk.heads, hop.tokens, rows(slot(chunk, hop.slot), first, hop.tokens, row)};
     };
     for (const Hop& hop : step.sends)
-      if (!hop.tokens.empty()) send(of(hop, ring_block(sizes_.tokens, layout_.ring, hop.block).begin));
+      if (!hop.tokens.empty()) send(of(hop, ring_block(sizes_.tokens, layout_, hop.block).begin));
     for (const Hop& hop : step.receives)
       if (!hop.tokens.empty()) receive(of(hop, hop.tokens.begin));
     return transfer;

@@ -15,13 +15,14 @@ struct Stream {
 
 class Builder {
  public:
-  Builder(int64_t tokens, int ring, int index, int steps) : tokens_(tokens), ring_(ring), index_(index) {
+  Builder(int64_t tokens, const ContextLayout& layout, int index, int steps)
+      : tokens_(tokens), layout_(layout), index_(index) {
     steps_.resize(static_cast<size_t>(steps));
     steps_[0].compute.push_back({index, block_tokens(index), kOwnSlot});
   }
 
-  int wrap(int index) const { return ((index % ring_) + ring_) % ring_; }
-  IndexRange block_tokens(int block) const { return ring_block(tokens_, ring_, block); }
+  int wrap(int index) const { return ((index % layout_.ring) + layout_.ring) % layout_.ring; }
+  IndexRange block_tokens(int block) const { return ring_block(tokens_, layout_, block); }
   IndexRange half_tokens(int block, int half) const {
     const IndexRange all = block_tokens(block), part = split_range(all.size(), 2, half);
     return {all.begin + part.begin, all.begin + part.end};
@@ -44,7 +45,7 @@ class Builder {
   RingStep& at(int t) { return steps_[static_cast<size_t>(t)]; }
 
   int64_t tokens_;
-  int ring_;
+  const ContextLayout& layout_;
   int index_;
   std::vector<RingStep> steps_;
 };
@@ -97,7 +98,7 @@ std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout,
   const int ring = layout.ring;
   ZT_CHECK(ring >= 1 && index >= 0 && index < ring, "rank {} of a ring of {}", index, ring);
   const int transfers = layout.direction == Direction::kTwoWay ? ring / 2 : ring - 1;  // two-way: ⌈(R−1)/2⌉
-  Builder builder(tokens, ring, index, transfers + 1);
+  Builder builder(tokens, layout, index, transfers + 1);
   switch (layout.direction) {
     case Direction::kForward:
       return forward(std::move(builder), ring, index);
@@ -110,10 +111,10 @@ std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout,
   return {};
 }
 
-std::vector<int> statistics_ranks(int64_t tokens, int ring) {
+std::vector<int> statistics_ranks(int64_t tokens, const ContextLayout& layout) {
   std::vector<int> ranks;
-  for (int index = 0; index < ring; ++index)
-    if (!ring_block(tokens, ring, index).empty()) ranks.push_back(index);
+  for (int index = 0; index < layout.ring; ++index)
+    if (!ring_block(tokens, layout, index).empty()) ranks.push_back(index);
   return ranks;
 }
 

@@ -80,7 +80,7 @@ std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout,
 // Where the softmax has fixed offsets, statistics of all keys come first: before the first block is computed, every
 // rank that has keys sends one record about them to every other that has, and all combine them in ring order. Ring
 // indices of those ranks, ascending. The others (S < R) have no queries either, and need nothing.
-std::vector<int> statistics_ranks(int64_t tokens, int ring);
+std::vector<int> statistics_ranks(int64_t tokens, const ContextLayout& layout);
 
 // Of one record: a number n, a radius, the largest |v| and the mean key per (batch, head), float32.
 int64_t statistics_bytes(const Sizes& sizes, int64_t heads);

@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "parallel/test_program.h"
+
 namespace zoetrope::parallel {
 namespace {
 
@@ -19,7 +21,8 @@ template <typename Body>
 void sweep(Body&& body) {
   for (int ring = 1; ring <= 16; ++ring)
     for (const Direction direction : kDirections)
-      for (const int64_t tokens : token_counts(ring)) body(tokens, ring, direction);
+      for (const int64_t tokens : token_counts(ring))
+        for (const ContextLayout& layout : in_shards({1, ring, direction})) body(tokens, layout);
 }
 
 using Key = std::tuple<int, int64_t, int64_t>;
@@ -31,35 +34,35 @@ std::vector<Key> between(const UpToTwo<Hop>& hops, int peer) {
 }
 
 TEST(Ring, EveryRankComputesEveryTokenOnce) {
-  sweep([](int64_t tokens, int ring, Direction direction) {
-    for (int index = 0; index < ring; ++index) {
+  sweep([](int64_t tokens, const ContextLayout& layout) {
+    for (int index = 0; index < layout.ring; ++index) {
       std::vector<int> computed(static_cast<size_t>(tokens));
       std::multiset<int> blocks;
-      for (const RingStep& step : ring_schedule(tokens, {1, ring, direction}, index)) {
+      for (const RingStep& step : ring_schedule(tokens, layout, index)) {
         for (const Piece& piece : step.compute) {
           blocks.insert(piece.block);
-          const IndexRange block = ring_block(tokens, ring, piece.block);
+          const IndexRange block = ring_block(tokens, layout, piece.block);
           EXPECT_TRUE(block.begin <= piece.tokens.begin && piece.tokens.end <= block.end);
           for (int64_t t = piece.tokens.begin; t < piece.tokens.end; ++t) ++computed[static_cast<size_t>(t)];
         }
       }
       for (const int times : computed) EXPECT_EQ(times, 1);
-      // R blocks, never 2R; the antipodal one of an even two-way ring comes in two halves.
-      const bool halves = direction == Direction::kTwoWay && ring % 2 == 0;
-      EXPECT_EQ(blocks.size(), static_cast<size_t>(halves ? ring + 1 : ring));
+      // R blocks, never 2R; the antipodal one of an even two-way layout.ring comes in two halves.
+      const bool halves = layout.direction == Direction::kTwoWay && layout.ring % 2 == 0;
+      EXPECT_EQ(blocks.size(), static_cast<size_t>(halves ? layout.ring + 1 : layout.ring));
     }
   });
 }
 
 TEST(Ring, SendsMatchReceivesInEveryStep) {
-  sweep([](int64_t tokens, int ring, Direction direction) {
+  sweep([](int64_t tokens, const ContextLayout& layout) {
     std::vector<std::vector<RingStep>> tables;
-    for (int index = 0; index < ring; ++index) tables.push_back(ring_schedule(tokens, {1, ring, direction}, index));
+    for (int index = 0; index < layout.ring; ++index) tables.push_back(ring_schedule(tokens, layout, index));
     const size_t steps = tables[0].size();
     for (const auto& table : tables) ASSERT_EQ(table.size(), steps);
     for (size_t t = 0; t < steps; ++t)
-      for (int a = 0; a < ring; ++a)
-        for (int b = 0; b < ring; ++b)
+      for (int a = 0; a < layout.ring; ++a)
+        for (int b = 0; b < layout.ring; ++b)
           EXPECT_EQ(between(tables[static_cast<size_t>(a)][t].sends, b),
                     between(tables[static_cast<size_t>(b)][t].receives, a));
   });
@@ -67,12 +70,12 @@ TEST(Ring, SendsMatchReceivesInEveryStep) {
 
 // Follows one rank's buffers: what is sent or computed lies where the table says, and no receive touches it meanwhile.
 TEST(Ring, BuffersHoldWhatTheTableSays) {
-  sweep([](int64_t tokens, int ring, Direction direction) {
-    for (int index = 0; index < ring; ++index) {
+  sweep([](int64_t tokens, const ContextLayout& layout) {
+    for (int index = 0; index < layout.ring; ++index) {
       std::array<Piece, kSlots> held{};
       held.fill({-1, {}, -1});
-      held[kOwnSlot] = {index, ring_block(tokens, ring, index), kOwnSlot};
-      for (const RingStep& step : ring_schedule(tokens, {1, ring, direction}, index)) {
+      held[kOwnSlot] = {index, ring_block(tokens, layout, index), kOwnSlot};
+      for (const RingStep& step : ring_schedule(tokens, layout, index)) {
         std::set<int> busy;
         const auto expect_held = [&](int slot, int block, IndexRange range) {
           const Piece& piece = held[static_cast<size_t>(slot)];
@@ -96,9 +99,9 @@ TEST(Ring, BuffersHoldWhatTheTableSays) {
 
 // Whatever arrives is computed in the next step, and what arrives altogether is what the rank lacked.
 TEST(Ring, NothingIsSentUnused) {
-  sweep([](int64_t tokens, int ring, Direction direction) {
-    for (int index = 0; index < ring; ++index) {
-      const auto table = ring_schedule(tokens, {1, ring, direction}, index);
+  sweep([](int64_t tokens, const ContextLayout& layout) {
+    for (int index = 0; index < layout.ring; ++index) {
+      const auto table = ring_schedule(tokens, layout, index);
       int64_t arrived = 0;
       for (size_t t = 0; t < table.size(); ++t) {
         for (size_t i = 0; i < table[t].receives.size(); ++i) {
@@ -111,9 +114,9 @@ TEST(Ring, NothingIsSentUnused) {
           EXPECT_EQ(table[t + 1].compute[i].tokens, receive.tokens);
         }
       }
-      EXPECT_EQ(arrived, tokens - ring_block(tokens, ring, index).size());
+      EXPECT_EQ(arrived, tokens - ring_block(tokens, layout, index).size());
       // Nothing follows the last needed block.
-      for (size_t t = static_cast<size_t>(ring - 1); t < table.size(); ++t) {
+      for (size_t t = static_cast<size_t>(layout.ring - 1); t < table.size(); ++t) {
         EXPECT_TRUE(table[t].sends.empty());
         EXPECT_TRUE(table[t].receives.empty());
       }

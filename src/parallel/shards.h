@@ -9,10 +9,16 @@
 //
 // A group's shards join to its block exactly, for every S, because ⌊rU·S/(RU)⌋ = ⌊rS/R⌋. Nothing is padded: shards
 // differ by at most one token and are empty where S < P.
+//
+// With shard weights, c and P are sums of weights instead of ranks: of those before a rank, and of all. Heads go by the
+// weights of a Ulysses index, summed over the ring, because keys of a head stay with that index all the way round it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "zoetrope/context_layout.h"
 
 #include "base/index_range.h"
 
@@ -37,14 +43,41 @@ struct Sizes {
   bool log_sum_exp = false;  // is an output too
 };
 
+// The sum of the weights of the ranks from `begin` to `end`.
+inline int64_t weight_of(const ContextLayout& layout, int begin, int end) {
+  if (layout.shard_weights.empty()) return end - begin;
+  int64_t sum = 0;
+  for (int rank = begin; rank < end; ++rank) sum += layout.shard_weight(rank);
+  return sum;
+}
+
+// Global tokens of the ranks from `begin` to `end`.
+inline IndexRange tokens_of_ranks(int64_t tokens, const ContextLayout& layout, int begin, int end) {
+  const int64_t before = weight_of(layout, 0, begin), own = weight_of(layout, begin, end);
+  const int64_t all = before + own + weight_of(layout, end, layout.ranks());
+  return {before * tokens / all, (before + own) * tokens / all};
+}
+
 // Global tokens of a rank.
-constexpr IndexRange token_shard(int64_t tokens, int ranks, int rank) { return split_range(tokens, ranks, rank); }
+inline IndexRange token_shard(int64_t tokens, const ContextLayout& layout, int rank) {
+  return tokens_of_ranks(tokens, layout, rank, rank + 1);
+}
+// Of the rank with the most.
+inline int64_t largest_token_shard(int64_t tokens, const ContextLayout& layout) {
+  if (layout.shard_weights.empty()) return ceil_div(tokens, layout.ranks());
+  int64_t most = 0;
+  for (int rank = 0; rank < layout.ranks(); ++rank) most = std::max(most, token_shard(tokens, layout, rank).size());
+  return most;
+}
 
 // Global tokens of a Ulysses group, which are the keys that travel the ring as one block.
-constexpr IndexRange ring_block(int64_t tokens, int ring, int index) { return split_range(tokens, ring, index); }
+inline IndexRange ring_block(int64_t tokens, const ContextLayout& layout, int index) {
+  return tokens_of_ranks(tokens, layout, index * layout.ulysses, (index + 1) * layout.ulysses);
+}
 
-// Heads that a Ulysses rank attends; shares differ by at most one head and none is empty, since U ≤ H.
-constexpr IndexRange head_share(int64_t heads, int ulysses, int index) { return split_range(heads, ulysses, index); }
+// Heads that a Ulysses rank attends. Without weights shares differ by at most one head; with weights the largest is as
+// small as it can be in relation to its weight. None is empty, since U ≤ H.
+IndexRange head_share(int64_t heads, const ContextLayout& layout, int index);
 
 // Group `chunk` of `chunks` of a share. The larger groups come first, so that for more chunks than heads the trailing
 // ones are empty (split_range would leave holes between).

@@ -10,9 +10,21 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/layout.h"
 #include "parallel/program.h"
 
 namespace zoetrope::parallel {
+
+// A layout with even shards, and with several kinds of weights.
+inline std::vector<ContextLayout> in_shards(const ContextLayout& layout) {
+  std::vector<ContextLayout> layouts(layout.ranks() > 1 ? 3 : 1, layout);
+  if (layout.ranks() == 1) return layouts;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    layouts[1].shard_weights.push_back(1 + 7 * rank % 4);
+    layouts[2].shard_weights.push_back(rank == 1 ? kMostShardWeight : 1);
+  }
+  return layouts;
+}
 
 using Kind = Op::Kind;
 using Programs = std::vector<AttentionProgram>;  // by rank

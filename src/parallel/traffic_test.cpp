@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "parallel/ring.h"
+#include "parallel/test_program.h"
+
 namespace zoetrope::parallel {
 namespace {
 
@@ -18,19 +21,21 @@ void sweep(Body&& body) {
     for (int ring = 1; ulysses * ring <= 16; ++ring)
       for (const int64_t tokens : {1, 5, 16, 17, 97})
         for (const int64_t heads : {ulysses, 2 * ulysses - 1})
-          body(Sizes{2, tokens, heads, 8, 2}, ContextLayout{ulysses, ring});
+          for (const ContextLayout& layout : in_shards({ulysses, ring})) body(Sizes{2, tokens, heads, 8, 2}, layout);
 }
 
 // Per rank: its q, k, v of the heads it does not own go out; of its group's other tokens, its own heads come back.
 TEST(Traffic, ExchangePerRank) {
   sweep([](const Sizes& s, const ContextLayout& layout) {
     for (int rank = 0; rank < layout.ranks(); ++rank) {
-      const int64_t own = token_shard(s.tokens, layout.ranks(), rank).size();
-      const int64_t group = ring_block(s.tokens, layout.ring, layout.ring_index(rank)).size();
-      const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
+      const int64_t own = token_shard(s.tokens, layout, rank).size();
+      const int64_t group = ring_block(s.tokens, layout, layout.ring_index(rank)).size();
+      const int64_t mine = head_share(s.heads, layout, layout.ulysses_index(rank)).size();
       const int64_t row = s.batch * s.head_dim * s.element_bytes;
       for (const int chunks : {1, 2, 5}) {
-        const Traffic t = sums(s, {layout.ulysses, layout.ring, Direction::kForward, chunks}, rank);
+        ContextLayout in_chunks = layout;
+        in_chunks.head_chunks = chunks;
+        const Traffic t = sums(s, in_chunks, rank);
         EXPECT_EQ(t.exchange_sent, 3 * own * (s.heads - mine) * row);
         EXPECT_EQ(t.exchange_received, 3 * (group - own) * mine * row);
         EXPECT_EQ(t.output_sent, (group - own) * mine * row);
@@ -46,9 +51,11 @@ TEST(Traffic, RingPerRankAndInAll) {
     for (const Direction direction : kDirections) {
       int64_t sent = 0;
       for (int rank = 0; rank < layout.ranks(); ++rank) {
-        const Traffic t = sums(s, {layout.ulysses, layout.ring, direction}, rank);
-        const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
-        const int64_t block = ring_block(s.tokens, layout.ring, layout.ring_index(rank)).size();
+        ContextLayout directed = layout;
+        directed.direction = direction;
+        const Traffic t = sums(s, directed, rank);
+        const int64_t mine = head_share(s.heads, layout, layout.ulysses_index(rank)).size();
+        const int64_t block = ring_block(s.tokens, layout, layout.ring_index(rank)).size();
         EXPECT_EQ(t.ring_received, 2 * s.batch * (s.tokens - block) * mine * s.head_dim * s.element_bytes);
         sent += t.ring_sent;
       }
@@ -66,7 +73,7 @@ TEST(Traffic, GatherPerRankAndInAll) {
       int64_t sent = 0, received = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         const Traffic t = sums(sizes, {.gather = ranks}, rank, Softmax::kFixedMax);
-        const int64_t own = token_shard(tokens, ranks, rank).size();
+        const int64_t own = token_shard(tokens, {.gather = ranks}, rank).size();
         EXPECT_EQ(t.gather_received, own == 0 ? 0 : (tokens - own) * token);
         EXPECT_EQ(t.gather_sent, own * token * (std::min<int64_t>(ranks, tokens) - 1));
         EXPECT_EQ(t.packed, own * token);
@@ -82,13 +89,15 @@ TEST(Traffic, GatherPerRankAndInAll) {
 TEST(Traffic, StatisticsPerRankAndInAll) {
   sweep([](const Sizes& s, const ContextLayout& layout) {
     int64_t sent = 0, received = 0;
-    const int64_t with_keys = std::min<int64_t>(s.tokens, layout.ring);
+    const auto with_keys = static_cast<int64_t>(statistics_ranks(s.tokens, layout).size());
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       const Traffic none = sums(s, layout, rank);
       EXPECT_EQ(none.statistics_sent + none.statistics_received, 0);
-      const Traffic t = sums(s, {layout.ulysses, layout.ring, Direction::kForward, 3}, rank, Softmax::kFixedMax);
-      const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
-      const bool has_keys = !ring_block(s.tokens, layout.ring, layout.ring_index(rank)).empty();
+      ContextLayout in_chunks = layout;
+      in_chunks.head_chunks = 3;
+      const Traffic t = sums(s, in_chunks, rank, Softmax::kFixedMax);
+      const int64_t mine = head_share(s.heads, layout, layout.ulysses_index(rank)).size();
+      const bool has_keys = !ring_block(s.tokens, layout, layout.ring_index(rank)).empty();
       EXPECT_EQ(t.statistics_sent, has_keys ? (with_keys - 1) * s.batch * mine * (3 + s.head_dim) * 4 : 0);
       EXPECT_EQ(t.sent(), none.sent() + t.statistics_sent);
       EXPECT_EQ(t.received(), none.received() + t.statistics_received);
@@ -115,7 +124,7 @@ TEST(Traffic, ByHand) {
 
 // Guidance as a batch of two costs twice a batch of one, exactly.
 TEST(Traffic, BatchTwoIsTwiceBatchOne) {
-  for (const ContextLayout layout : {ContextLayout{2, 3}, {3, 2}, {6, 1}, {1, 6}}) {
+  for (const ContextLayout& layout : {ContextLayout{2, 3}, {3, 2}, {6, 1}, {1, 6}}) {
     for (int rank = 0; rank < 6; ++rank) {
       const Traffic one = sums({1, 101, 7, 8, 4}, layout, rank);
       const Traffic two = sums({2, 101, 7, 8, 4}, layout, rank);

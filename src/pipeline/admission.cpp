@@ -234,6 +234,7 @@ class Search {
     layout.context.ulysses = parallel::legal_ulysses(ranks, heads).back();
     layout.context.ring = ranks / layout.context.ulysses;
     layout.context.gather = 1;
+    if (static_cast<int>(layout.context.shard_weights.size()) != ranks) layout.context.shard_weights.clear();
   }
 
   // Changes everything that can be: the sizes are looked for among the most frugal runs.

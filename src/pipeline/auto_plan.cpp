@@ -174,6 +174,8 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   } else {
     plan = plan_by_rule(by_rule, question, profile, text_of_run);
   }
+  if (o.strategy.shard_weights.automatic && !profile.known())
+    notes.emplace_back("shard_weights=auto: shards stay even, for they follow the prices of a profile");
   plan.notes.insert(plan.notes.end(), notes.begin(), notes.end());
   return plan;
 }
@@ -198,8 +200,36 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   return plan;
 }
 
+namespace {
+
+// Calls body(field) for every field of a layout but the shard weights.
+template <typename Layout, typename Body>
+void each_field(Layout& layout, Body&& body) {
+  auto& context = layout.context;
+  for (auto* field : {&layout.data, &context.ulysses, &context.ring, &context.head_chunks, &context.gather,
+                      &layout.vae_ranks, &layout.text_ranks, &layout.weight_shards, &layout.tensor})
+    body(*field);
+  body(context.direction);
+  body(layout.sharded);
+}
+
+void broadcast(comm::Communicator& world, ParallelLayout& layout) {
+  constexpr const char* kLayout = "layout";
+  std::vector<int> fields;
+  each_field(layout, [&](const auto& field) { fields.push_back(static_cast<int>(field)); });
+  fields.push_back(static_cast<int>(layout.context.shard_weights.size()));
+  world.broadcast(0, fields.data(), fields.size() * sizeof(int), kLayout);
+  size_t next = 0;
+  each_field(layout,
+             [&](auto& field) { field = static_cast<std::remove_reference_t<decltype(field)>>(fields[next++]); });
+  std::vector<int>& weights = layout.context.shard_weights;
+  weights.resize(static_cast<size_t>(fields.back()));
+  if (!weights.empty()) world.broadcast(0, weights.data(), weights.size() * sizeof(int), kLayout);
+}
+
+}  // namespace
+
 AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide) {
-  static_assert(std::is_trivially_copyable_v<ParallelLayout>);
   constexpr const char* kPlan = "plan";
   AutoPlan plan;
   std::string refusal;
@@ -221,7 +251,7 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
     refusal.resize(static_cast<size_t>(length));
     if (length > 0) world.broadcast(0, refusal.data(), refusal.size(), kPlan);
     else {
-      world.broadcast(0, &plan.layout, sizeof plan.layout, kPlan);
+      broadcast(world, plan.layout);
       world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
       double timeout = plan.step_timeout.value_or(0);
       world.broadcast(0, &timeout, sizeof timeout, kPlan);

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/index_range.h"
 #include "models/wan/transformer/patchify.h"
+#include "parallel/shards.h"
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
@@ -17,6 +18,8 @@
 
 namespace zoetrope::pipeline {
 namespace {
+
+constexpr const char *kStepTimes = "step times", *kShards = "shard weights";
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
 
@@ -67,8 +70,20 @@ std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_resi
   return all;
 }
 
+void add(const attention::Counters& more, attention::Counters& sum) {
+  for (const auto traffic : {&attention::Counters::ulysses, &attention::Counters::ring, &attention::Counters::gather}) {
+    (sum.*traffic).bytes_sent += (more.*traffic).bytes_sent;
+    (sum.*traffic).bytes_received += (more.*traffic).bytes_received;
+    (sum.*traffic).wait_seconds += (more.*traffic).wait_seconds;
+  }
+  sum.bytes_copied += more.bytes_copied;
+  sum.tiles_fixed += more.tiles_fixed;
+  sum.tiles_online += more.tiles_online;
+}
+
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)
     : setup_(setup),
+      layout_(setup.layout),
       stream_(stream),
       timing_(timing),
       world_(world),
@@ -81,20 +96,31 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       input_(setup.conditions, setup.plan.latents()) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_samples();
-  attention::Strategy strategy = setup.strategy;
-  strategy.layout = parallel::ContextRequest::exactly(setup.layout.of_sequence());
-  attention_ = std::make_unique<attention::ContextAttention>(
-      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy, *context_, stream));
   const RunPlan& plan = setup.plan;
+  if (setup.balances_shards) {
+    if (setup_.pricing) balance_ = std::make_unique<ShardBalance>(std::move(*setup_.pricing));
+    balances_ = balance_ != nullptr;
+    world.broadcast(0, &balances_, sizeof balances_, kShards);
+  }
+  plan_attention();
   plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
   const Shape latent = plan.latents();
-  local_ = Tensor(plan.dtype, {batch, attention_->tokens().size(), width});
   gathered_ = Tensor(plan.dtype, {samples(), plan.tokens, width});
   branch_ = Tensor(DType::kF32, {samples(), latent[1], latent[2], latent[3], latent[4]});
   velocity_ = Tensor(DType::kF32, {plan.videos, latent[1], latent[2], latent[3], latent[4]});
   const int64_t channels = setup.model.experts[0].config.in_channels;
   if (plan.videos > 1) batch_input_ = Tensor(DType::kF32, {batch, channels, latent[2], latent[3], latent[4]});
+}
+
+void Denoiser::plan_attention() {
+  const int64_t batch = local_samples();
+  attention::Strategy strategy = setup_.strategy;
+  strategy.layout = parallel::ContextRequest::exactly(layout_.of_sequence());
+  attention_ = std::make_unique<attention::ContextAttention>(
+      attention::plan(attention_problem(setup_, reuse_.branches_apart() ? 1 : batch), strategy, *context_, stream_));
+  const int64_t width = setup_.model.experts[0].config.patch_output_dim();
+  local_ = Tensor(setup_.plan.dtype, {batch, attention_->tokens().size(), width});
 }
 
 // One for each sample here; or, where the first tokens are clean, the step's and zero.
@@ -111,12 +137,12 @@ void Denoiser::plan_timesteps() {
 }
 
 const char* Denoiser::branches_text() const {
-  if (setup_.layout.data == 1 && setup_.plan.guided) return "branches: conditional, unconditional";
-  return setup_.layout.data_index(world_.rank()) == 0 ? "branch: conditional" : "branch: unconditional";
+  if (layout_.data == 1 && setup_.plan.guided) return "branches: conditional, unconditional";
+  return layout_.data_index(world_.rank()) == 0 ? "branch: conditional" : "branch: unconditional";
 }
 
 int64_t Denoiser::samples() const { return setup_.plan.samples(); }
-int64_t Denoiser::local_samples() const { return samples() / setup_.layout.data; }
+int64_t Denoiser::local_samples() const { return samples() / layout_.data; }
 
 void Denoiser::load_first_expert(int64_t done, const std::function<bool()>& cancelled) {
   const int64_t step = std::min(done, solver_->steps() - 1);
@@ -144,12 +170,9 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
 void Denoiser::prepare_expert(int expert) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   transformer_ = std::make_unique<wan::Transformer>(expert_weights_, stream_, &sum_);
-  wan::TransformerExtras extras;
-  extras.timesteps = static_cast<int64_t>(timesteps_.size());
-  extras.keeps_residual = reuse_.keeps_residual();
-  transformer_->prepare(setup_.plan.latent, local_samples(), *attention_, extras);
-  const int data = setup_.layout.data_index(world_.rank());
-  text_ = setup_.contexts.of(expert, data, setup_.layout.tensor_index(world_.rank())).get([&] {
+  prepare_transformer();
+  const int data = layout_.data_index(world_.rank());
+  text_ = setup_.contexts.of(expert, data, layout_.tensor_index(world_.rank())).get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
     const TensorView rows = prompts.rows.view().slice(0, data * local_samples(), (data + 1) * local_samples());
     auto made = std::make_shared<SharedContext>();
@@ -170,6 +193,14 @@ void Denoiser::prepare_expert(int expert) {
   }
   // The alias keeps the rows alive as long as the transformer holds the context.
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()), probe);
+  if (balance_) balance_->leave_out_next();
+}
+
+void Denoiser::prepare_transformer() {
+  wan::TransformerExtras extras;
+  extras.timesteps = static_cast<int64_t>(timesteps_.size());
+  extras.keeps_residual = reuse_.keeps_residual();
+  transformer_->prepare(setup_.plan.latent, local_samples(), *attention_, extras);
   if (setup_.conditions.control)
     transformer_->set_control(repeated(setup_.conditions.control, local_samples()), setup_.conditions.control_scale);
 }
@@ -196,27 +227,64 @@ void Denoiser::observe_prompt(int expert) const {
   show("lengths", lengths);
 }
 
+void Denoiser::change_shards(const std::vector<int>& weights) {
+  const trace::Timing::Scope scope(timing_, "Prepare");
+  const trace::Span span(stream_.lane(), "change of shards");
+  layout_.context.shard_weights = weights;
+  add(attention_->counters(), attention_before_);
+  // The transformer works with the one before until it is prepared.
+  const std::unique_ptr<attention::ContextAttention> before = std::move(attention_);
+  plan_attention();
+  prepare_transformer();
+  if (face_) transformer_->set_animation(setup_.conditions.pose, face_);
+}
+
+double Denoiser::waited_seconds() const {
+  const attention::Counters counters = attention_->counters();
+  return counters.ulysses.wait_seconds + counters.ring.wait_seconds + counters.gather.wait_seconds +
+         tensor_->counters().wait_seconds;
+}
+
+void Denoiser::balance_shards(double seconds, double waited) {
+  using RankStep = ShardBalance::RankStep;
+  const RankStep mine{seconds - waited, waited};
+  std::vector<RankStep> ranks(static_cast<size_t>(world_.size()));
+  world_.all_gather(&mine, ranks.data(), sizeof mine, kStepTimes);
+  std::vector<int> weights(static_cast<size_t>(layout_.context.ranks()) + 1, 0);  // the first: whether they change
+  if (balance_) {
+    if (const std::optional<std::vector<int>> wanted = balance_->after_step(ranks)) {
+      weights.assign(weights.size(), 1);
+      std::copy(wanted->begin(), wanted->end(), weights.begin() + 1);
+    }
+  }
+  world_.broadcast(0, weights.data(), weights.size() * sizeof(int), kShards);
+  if (weights.front() == 0) return;
+  weights.erase(weights.begin());
+  next_weights_ = parallel::reduced(weights);
+}
+
 void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled) {
   const trace::Timing::Scope scope(timing_, "Inference/Conditioning/face encoder");
   FaceSamples samples{local_samples(), 0, setup_.plan.guided};
-  const int64_t conditional = setup_.plan.videos, first = setup_.layout.data_index(world_.rank()) * local_samples();
+  const int64_t conditional = setup_.plan.videos, first = layout_.data_index(world_.rank()) * local_samples();
   samples.unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
-  const Tensor face = encode_faces(*expert_weights_, setup_.conditions.face, samples, world_, stream_, [&] {
+  face_ = encode_faces(*expert_weights_, setup_.conditions.face, samples, world_, stream_, [&] {
     if (cancelled && cancelled()) fail("interrupted while encoding the face; nothing was written");
   });
-  if (setup_.observer) setup_.observer(prompt_of(expert), "face", face);
-  transformer_->set_animation(setup_.conditions.pose, face);
+  if (setup_.observer) setup_.observer(prompt_of(expert), "face", face_);
+  transformer_->set_animation(setup_.conditions.pose, face_);
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
 void Denoiser::gather(int64_t local) {
-  const int64_t width = gathered_.extent(2), mine = setup_.layout.data_index(world_.rank()) * local_samples();
+  const int64_t width = gathered_.extent(2), mine = layout_.data_index(world_.rank()) * local_samples();
   const auto size = dtype_size(gathered_.dtype());
+  const parallel::ContextLayout layout = layout_.of_sequence();
   for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
     std::vector<comm::Segment> receive;
     for (int rank = 0; rank < context_->size(); ++rank) {
-      const IndexRange range = split_range(setup_.plan.tokens, context_->size(), rank);
+      const IndexRange range = parallel::token_shard(setup_.plan.tokens, layout, rank);
       receive.push_back(
           {rank, whole.slice(0, range.begin, range.end).raw(), static_cast<size_t>(range.size() * width) * size});
     }
@@ -269,8 +337,13 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
   const std::vector<wan::Blocks> blocks = blocks_of_step(decision.work, reuse_.keeps_residual(), batch);
   const bool one_branch = decision.work == sampling::StepWork::kConditionalOnly;
   {
+    const double waited = waited_seconds();
+    const auto begin = trace::Clock::now();
     const trace::Span span(stream_.lane(), one_branch ? "branch: conditional" : branches_text());
     transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
+    if (balances_ && decision.work == sampling::StepWork::kFull) {
+      balance_shards(std::chrono::duration<double>(trace::Clock::now() - begin).count(), waited_seconds() - waited);
+    }
   }
   gather(one_branch ? 1 : batch);
   const int64_t made = one_branch ? 1 : samples();
@@ -377,12 +450,22 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
       if (callbacks.layer) callbacks.layer(layer, layers);
     };
     const trace::Span span(stream_.lane(), step_.c_str());
-    const auto begin = trace::Clock::now();
+    auto begin = trace::Clock::now();
     const sampling::StepDecision decision = decide(i, timestep, latents);
+    if (next_weights_ && decision.work == sampling::StepWork::kFull) {
+      const auto change = trace::Clock::now();
+      change_shards(*std::exchange(next_weights_, std::nullopt));
+      begin += trace::Clock::now() - change;  // which is not the step's
+    }
     if (missing_residual_ != nullptr && decision.work == sampling::StepWork::kReuseResidual)
       compute_full_step_again(probe);
     missing_residual_ = nullptr;
-    if (setup_.observer) setup_.observer(i, "input", input_of(latents).slice(0, 0, setup_.plan.videos));
+    if (setup_.observer) {
+      std::vector<int>& shards = layout_.context.shard_weights;
+      if (!shards.empty())
+        setup_.observer(i, "shard_weights", TensorView(shards.data(), DType::kI32, {std::ssize(shards)}));
+      setup_.observer(i, "input", input_of(latents).slice(0, 0, setup_.plan.videos));
+    }
     velocity(latents, timestep, decision, probe);
     if (setup_.observer) setup_.observer(i, "velocity", velocity_);
     solver->step(i, values(velocity_), values(latents));
@@ -404,7 +487,11 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
   setup_.weights.report(expert_);
 }
 
-attention::Counters Denoiser::attention_counters() const { return attention_->counters(); }
+attention::Counters Denoiser::attention_counters() const {
+  attention::Counters all = attention_before_;
+  add(attention_->counters(), all);
+  return all;
+}
 
 int64_t Denoiser::attention_bytes_sent() const {
   const attention::Counters counters = attention_counters();

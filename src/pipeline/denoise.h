@@ -27,6 +27,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/run_record.h"
+#include "pipeline/shard_balance.h"
 #include "pipeline/shared_once.h"
 #include "pipeline/step_reuse.h"
 #include "trace/timing.h"
@@ -56,10 +57,12 @@ class SharedContexts {
 // Is shown what the transformer computes, as a probe is (models/wan/transformer/transformer.h), with the step, counted
 // from 0; what it makes of a prompt, with the number of the expert as prompt_of() gives it. And what surrounds that:
 // with a prompt "text" [B, L, D], "lengths" [B] I64 where its padding is masked, "image", "control", "control_scales",
-// "pose", "given_frames", "face"; in a step "input" of each video before the transformer, and behind it "velocity"
-// after guidance and "latents" after the step, which it may change.
+// "pose", "given_frames", "face"; in a step "shard_weights" I32 where they are not even, "input" of each video
+// before the transformer, and behind it "velocity" after guidance and "latents" after the step, which it may change.
 using Observer = std::function<void(int64_t step, std::string_view name, const TensorView& value)>;
 constexpr int64_t prompt_of(int expert) { return -1 - expert; }
+
+void add(const attention::Counters& more, attention::Counters& sum);
 
 // What the transformer's blocks do in a step, per sample, the conditional one first. `keeps_residual`: for later steps.
 std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_residual, int64_t samples);
@@ -69,15 +72,18 @@ class Denoiser {
   struct Setup {
     const ModelFolder& model;
     const RunPlan& plan;
-    const parallel::ParallelLayout& layout;
-    const attention::Strategy& strategy;  // of the kernel; its layout does not matter
-    const PromptEmbeddings& prompts;      // of every sample
+    const parallel::ParallelLayout& layout;  // with the shard weights of the first step
+    const attention::Strategy& strategy;     // of the kernel; its layout does not matter
+    const PromptEmbeddings& prompts;         // of every sample
     const Conditions& conditions;
     bool mask_padding_tokens;
     ExpertWeights& weights;
     SharedContexts& contexts;
     bool check_finite = true;                 // of every step
     std::optional<double> step_timeout = {};  // of waits in a step, once its expert has made one; unset: as others
+    // Shard weights follow what is measured. Rank 0's `pricing`; without one they stay.
+    bool balances_shards = false;
+    std::optional<ShardPricing> pricing = {};
     Observer observer = {};
   };
   // Collective over `world`. Plans attention and books its memory.
@@ -107,7 +113,8 @@ class Denoiser {
   DenoiseState state() const;
 
   int64_t attention_bytes_sent() const;
-  attention::Counters attention_counters() const;  // of this rank, all steps
+  attention::Counters attention_counters() const;                                          // of this rank, all steps
+  const std::vector<int>& shard_weights() const { return layout_.context.shard_weights; }  // of the last step
   // Of the expert that worked last. Whoever holds them spares the next Denoiser the reading.
   std::shared_ptr<const wan::TransformerWeights> weights() const { return expert_weights_; }
   std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
@@ -120,6 +127,13 @@ class Denoiser {
   void load_expert(int expert, const std::function<bool()>& cancelled);
   void prepare_expert(int expert);
   void observe_prompt(int expert) const;
+  void plan_attention();
+  void prepare_transformer();  // for the planned attention
+  // Collective, between steps. The next step has to compute in full: what steps of a cache left behind is lost.
+  void change_shards(const std::vector<int>& weights);
+  // Collective, after a step in full, which began with `before`: what is to change before the next one in full.
+  void balance_shards(double seconds, double waited);
+  double waited_seconds() const;  // for ranks in the forward pass, so far
   void restore(const DenoiseState& from, size_t size);
   // Computes the residual that a step reuses, which another run had: its last full step once more.
   void compute_full_step_again(const Probe& probe);
@@ -132,6 +146,7 @@ class Denoiser {
   [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const Probe& probe);
 
   Setup setup_;
+  parallel::ParallelLayout layout_;
   Stream& stream_;
   trace::Timing& timing_;
   comm::Communicator& world_;
@@ -140,6 +155,10 @@ class Denoiser {
   std::unique_ptr<comm::Communicator> context_, data_, tensor_;
   PartialSumRanks sum_;  // over tensor_
   std::unique_ptr<attention::ContextAttention> attention_;
+  attention::Counters attention_before_;   // of those planned before it
+  std::unique_ptr<ShardBalance> balance_;  // of rank 0, where shards follow what is measured
+  bool balances_ = false;                  // on every rank
+  std::optional<std::vector<int>> next_weights_;
   StepReuse reuse_;
   const std::unique_ptr<sampling::Solver> solver_;
   const DenoiseState* missing_residual_ = nullptr;  // of another run: its residual is not here yet
@@ -149,6 +168,8 @@ class Denoiser {
   std::shared_ptr<const wan::TransformerWeights> expert_weights_;
   std::unique_ptr<wan::Transformer> transformer_;
   std::shared_ptr<SharedContext> text_;
+
+  Tensor face_;  // of Animate: tokens of the face video
 
   StepInput input_;
   std::vector<float> timesteps_;     // of a forward

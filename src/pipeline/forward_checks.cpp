@@ -24,7 +24,8 @@ using Kind = Stage::Kind;
 
 // What every rank has alike is kept of rank 0; but latents are compared.
 bool is_shared(std::string_view name) {
-  for (const char* one : {"image", "control", "control_scales", "pose", "given_frames", "input", "velocity"})
+  for (const char* one :
+       {"image", "control", "control_scales", "pose", "given_frames", "shard_weights", "input", "velocity"})
     if (name == one) return true;
   return false;
 }
@@ -76,8 +77,9 @@ class ForwardChecks::Whole {
       if (one) all.push_back(*one);
       return all;
     }
-    for (int c = 0; c < layout_.of_sequence().ranks(); ++c) {
-      const IndexRange shard = parallel::token_shard(plan_.tokens, layout_.of_sequence().ranks(), c);
+    const parallel::ContextLayout context = context_of(step);
+    for (int c = 0; c < context.ranks(); ++c) {
+      const IndexRange shard = parallel::token_shard(plan_.tokens, context, c);
       const int64_t begin = std::clamp(wanted.begin, shard.begin, shard.end),
                     end = std::clamp(wanted.end, shard.begin, shard.end);
       if (begin == end) continue;  // then nothing was shown
@@ -124,6 +126,16 @@ class ForwardChecks::Whole {
   }
 
  private:
+  // Its shards may change between steps.
+  parallel::ContextLayout context_of(int64_t step) const {
+    parallel::ContextLayout context = layout_.of_sequence();
+    context.shard_weights.clear();
+    if (const ForwardRecord::Value* shards = ranks_.front()->find(step, "shard_weights")) {
+      const auto* weights = view_of(*shards).data<int32_t>();
+      context.shard_weights.assign(weights, weights + shards->features);
+    }
+    return context;
+  }
   // Made once for a prompt or a step, by any rank of the sample's part of the data.
   std::optional<Piece> shared(int64_t step, const Stage& stage, int data, int64_t at, int64_t local) const {
     for (int rank = 0; rank < layout_.ranks(); ++rank) {

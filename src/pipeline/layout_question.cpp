@@ -152,6 +152,7 @@ void check_keys(const GenerateOptions& o, int64_t heads) {
   attention::Strategy strategy = attention::requested_strategy(o.strategy);
   strategy.layout.ulysses = strategy.layout.ring = std::nullopt;
   strategy.layout.two_dimensional = false;
+  strategy.layout.shard_weights.clear();
   attention::checked_strategy(strategy, 1, heads);
 }
 
@@ -203,6 +204,8 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   fix_by_keys(q, o.strategy);
   if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, places));
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
+  if (const std::vector<int>& weights = o.strategy.shard_weights.fixed; !weights.empty() && !q.request.context_ranks)
+    q.request.context_ranks = static_cast<int>(weights.size());
   // A named topology keeps its ranks.
   q.request.one_context =
       q.sharded && !o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy);

@@ -151,6 +151,20 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   return std::make_unique<FramesInMemory>(frames);
 }
 
+std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const ParallelLayout& layout) const {
+  if (pass.planned == nullptr || pass.planned->hardware == nullptr) return std::nullopt;
+  MemoryQuestion question = memory_question(layout, pass.strategy.softmax);
+  ShardPricing pricing{work_of(question), pass.planned->hardware, {}};
+  pricing.configuration.layout = layout;
+  pricing.configuration.softmax = pass.planned->softmax;
+  if (!pass.available) return pricing;
+  pricing.fits = [question, available = *pass.available](const std::vector<int>& weights) mutable {
+    question.layout.context.shard_weights = weights;
+    return memory_plan(question).peak().total() <= available;
+  };
+  return pricing;
+}
+
 KnownPrompts* Run::kept_prompts() const {
   return options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
 }
@@ -256,7 +270,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     results = run_once(
         world,
         {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs, trace_.get(),
-         seeds, in_memory, &journal, checks_ != nullptr ? checks_->of_rank(world.rank()) : Observer()},
+         seeds, in_memory, &journal, free, checks_ != nullptr ? checks_->of_rank(world.rank()) : Observer()},
         callbacks);
     if (checks_ != nullptr) checks_->gather(world, layout);
   } catch (const Error&) {
@@ -329,7 +343,7 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
   const std::vector<Video> ones =
       run_once(alone,
                {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seeds,
-                weight_memory, nullptr, checks_ != nullptr ? checks_->of_one_rank() : Observer()},
+                weight_memory, nullptr, std::nullopt, checks_ != nullptr ? checks_->of_one_rank() : Observer()},
                callbacks);
   for (size_t v = 0; v < results.size(); ++v)
     results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);

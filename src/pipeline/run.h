@@ -127,9 +127,10 @@ class Run {
     std::deque<Output>& outputs;
     trace::Trace* trace;  // null: not recorded
     const std::vector<int64_t>& seeds;
-    size_t weight_memory;                 // as io::Weights::Loading takes it
-    const RunJournal* journal = nullptr;  // null: not noted
-    Observer observer = {};               // of this rank, in the first segment
+    size_t weight_memory;                          // as io::Weights::Loading takes it
+    const RunJournal* journal = nullptr;           // null: not noted
+    std::optional<planner::Bytes> available = {};  // to a process; unset: not known
+    Observer observer = {};                        // of this rank, in the first segment
     // Where it resumes; null: it begins.
     const RunRecord* resumed() const { return journal != nullptr && journal->resumes ? &journal->from : nullptr; }
   };
@@ -158,6 +159,8 @@ class Run {
   // The options' weight_memory, or where they leave it open and memory is short what fits every process.
   std::optional<double> weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                       comm::Communicator& world) const;
+  // Rank 0's, where shards follow what is measured; none where no profile says what steps take.
+  std::optional<ShardPricing> shard_pricing(const Pass& pass, const parallel::ParallelLayout& layout) const;
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
   // `softmax` unset: as the keys say.
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,

@@ -1,4 +1,6 @@
 // One pass of a run over the ranks of a communicator: stage after stage, segment after segment.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -92,17 +94,6 @@ void add(const StepCacheReport& more, std::optional<StepCacheReport>& sum) {
   sum->seconds_saved += more.seconds_saved;
 }
 
-void add(const attention::Counters& more, attention::Counters& sum) {
-  for (const auto traffic : {&attention::Counters::ulysses, &attention::Counters::ring, &attention::Counters::gather}) {
-    (sum.*traffic).bytes_sent += (more.*traffic).bytes_sent;
-    (sum.*traffic).bytes_received += (more.*traffic).bytes_received;
-    (sum.*traffic).wait_seconds += (more.*traffic).wait_seconds;
-  }
-  sum.bytes_copied += more.bytes_copied;
-  sum.tiles_fixed += more.tiles_fixed;
-  sum.tiles_online += more.tiles_online;
-}
-
 // Phases that begin and end more than once take what their parts take.
 void add_wholes(trace::Timing& timing) {
   timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
@@ -175,7 +166,8 @@ struct Run::PassState {
   // Of the transformer: as long as somebody holds them, the next segment does not read them again.
   std::shared_ptr<const void> weights;
 
-  int64_t steps_made = 0;  // by this process
+  std::vector<int> shard_weights = pass.layout.context.shard_weights;  // of the last step
+  int64_t steps_made = 0;                                              // by this process
   int64_t bytes_sent = 0;
   attention::Counters attention;
   std::optional<StepCacheReport> step_cache;
@@ -184,7 +176,7 @@ struct Run::PassState {
 // From noise to latents.
 void Run::denoise_segment(PassState& s, int64_t segment) {
   const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds, weight_memory,
-               journal, observer] = s.pass;
+               journal, available, observer] = s.pass;
   const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
   const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
   draw_noise(s, segment);
@@ -215,9 +207,12 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
       {model_, experts, plan.dtype, comm::process_threads(options_.threads),
        s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory, layout, s.callbacks},
       s.world);
+  parallel::ParallelLayout balanced = layout;
+  balanced.context.shard_weights = s.shard_weights;
+  const bool balances = options_.strategy.shard_weights.automatic && balanced.of_sequence().ranks() > 1;
   const Denoiser::Setup setup{model_,
                               plan,
-                              layout,
+                              balanced,
                               strategy,
                               *s.embeddings,
                               conditions,
@@ -226,6 +221,8 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                               contexts,
                               options_.check_finite,
                               options_.comm_timeout || planned == nullptr ? std::nullopt : planned->step_timeout,
+                              balances,
+                              balances && first ? shard_pricing(s.pass, balanced) : std::nullopt,
                               segment == 0 ? observer : Observer()};
   Denoiser denoiser(setup, s.world, stream, s.timing);
   const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
@@ -262,6 +259,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   phase.reset();
   s.bytes_sent += static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
   add(denoiser.attention_counters(), s.attention);
+  s.shard_weights = denoiser.shard_weights();
   if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
@@ -409,6 +407,7 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
                     timing.to_string() + s.memory.text();
     compare_with_plan(timing, s.attention, pass, result);
     result.summary = short_summary(timing, s.steps_made, result);
+    if (!s.shard_weights.empty()) result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ":"));
   }
   return results;
 }

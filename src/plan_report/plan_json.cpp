@@ -38,6 +38,7 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
             {"reason", c.reason}};
   if (c.verdict == planner::Verdict::kIllegal) return json;
   layout.context.for_each([&](const char* name, auto value) { json[name] = value_json(value); });
+  if (!layout.context.shard_weights.empty()) json["shard_weights"] = layout.context.shard_weights;
   json["softmax"] = softmax_name(c.configuration.softmax);
   // 0: the library's own choice.
   json["block_q"] = c.configuration.block_q > 0 ? c.configuration.block_q : hardware.block_q;

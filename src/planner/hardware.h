@@ -92,6 +92,9 @@ struct HardwareProfile {
   double price_per_hour = 0;  // of all devices, any currency; 0: unknown
   double model_error = 0.05;  // relative: times closer than this are ties
   std::vector<LinkLevel> links;
+  // Of each device's compute, relative to these figures; empty: 1 each. Measured while a run goes on; no file has it.
+  std::vector<double> speeds;
+  double speed(int device) const { return speeds.empty() ? 1 : speeds[static_cast<size_t>(device)]; }
 
   // A figure that is neither measured nor published, nor fitted to such runs, and the ends of what it may well be, as
   // set_figure() takes them: "layer_overhead", "100", "2000"; "bf16.gemm", "x0.8", "x1.2".

@@ -172,17 +172,18 @@ void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int fi
 }
 
 int64_t LayerWalk::tokens_of(size_t device) const {
-  return parallel::token_shard(sizes_.tokens, topology_.ranks(), context_rank(device)).size();
+  return parallel::token_shard(sizes_.tokens, topology_, context_rank(device)).size();
 }
 
 int64_t LayerWalk::heads_of(size_t device, int chunk) const {
-  const IndexRange share =
-      parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank(device)));
+  const IndexRange share = parallel::head_share(sizes_.heads, topology_, topology_.ulysses_index(context_rank(device)));
   return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
 }
 
 void LayerWalk::compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop) {
   if (seconds <= 0) return;
+  const bool communicates = part == &Breakdown::exposed_exchange || part == &Breakdown::exposed_ring;
+  if (!communicates) seconds /= hardware_.speed(static_cast<int>(rank));
   const double begin = now_[rank];
   now_[rank] += seconds;
   parts_[rank].*part += seconds;

@@ -58,7 +58,10 @@ std::vector<ParallelLayout> all_splits(const Question& question, int ranks, int 
   for (int data = 1; data <= question.work.branches && data <= places; ++data) {
     if (places % data != 0 || question.work.branches % data != 0) continue;
     const int context = places / data;
-    const auto add = [&](const ContextLayout& layout) {
+    const auto add = [&](ContextLayout layout) {
+      // Of another context, which the request leaves out.
+      if (static_cast<int>(question.request.context.shard_weights.size()) == context)
+        layout.shard_weights = parallel::reduced(question.request.context.shard_weights);
       splits.push_back({.data = data, .context = layout, .sharded = question.sharded, .tensor = tensor});
     };
     for (const int ulysses : parallel::legal_ulysses(context, question.work.heads / tensor))
@@ -205,15 +208,19 @@ std::vector<ParallelLayout> legal_splits(const Question& question, int ranks) {
 
 std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
   std::vector<IllegalSplit> illegal;
+  const auto add = [&](const ParallelLayout& layout, std::string reason) {
+    IllegalSplit& split = illegal.emplace_back();
+    split.layout = layout;
+    split.reason = std::move(reason);
+  };
   const int branches = question.work.branches;
   const bool data_open = !question.request.data && !question.request.context_ranks;
   const int tensor = question.request.tensor.value_or(1), places = ranks / tensor;
   const int64_t heads = question.work.heads / tensor;
   const ParallelLayout halves{.data = 2, .context = {1, (places + 1) / 2}, .tensor = tensor};
-  if (data_open && places > 1 && branches == 1)
-    illegal.push_back({halves, "without guidance there is one branch to compute"});
+  if (data_open && places > 1 && branches == 1) add(halves, "without guidance there is one branch to compute");
   if (data_open && branches == 2 && places > 1 && places % 2 != 0)
-    illegal.push_back({halves, fmt::format("{} ranks cannot be halved", places)});
+    add(halves, fmt::format("{} ranks cannot be halved", places));
   const parallel::ContextRequest& context_fixed = question.request.context;
   if (context_fixed.ulysses || context_fixed.ring || context_fixed.two_dimensional) return illegal;
   std::vector<ParallelLayout> legal = legal_splits(question, ranks);
@@ -221,9 +228,8 @@ std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
   for (const int context : values(legal, [](const ParallelLayout& s) { return s.context.ranks(); })) {
     for (const int ulysses : parallel::legal_ulysses(context, context)) {
       if (ulysses <= heads) continue;
-      illegal.push_back(
-          {{.data = places / context, .context = {ulysses, context / ulysses}, .tensor = tensor},
-           fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses, heads)});
+      add({.data = places / context, .context = {ulysses, context / ulysses}, .tensor = tensor},
+          fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses, heads));
     }
   }
   return illegal;

@@ -36,12 +36,12 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
                                     const Configuration& configuration) {
   const parallel::ParallelLayout& layout = configuration.layout;
   const Prices prices(work, hardware, configuration);
+  const parallel::ContextLayout sequence = layout.of_sequence();
   std::vector<double> seconds;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t tokens =
-        layout.sharded ? parallel::token_shard(work.tokens, layout.context.ranks(), layout.context_index(rank)).size()
-                       : work.tokens;
-    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)));
+        parallel::token_shard(work.tokens, sequence, sequence.ranks() > 1 ? layout.context_index(rank) : 0).size();
+    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)) / hardware.speed(rank));
   }
   return seconds;
 }
@@ -62,7 +62,7 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   };
   if (layout.sharded && context > 1) {
     // tokens × latent_bytes / work.tokens, without that product: the longest videos' is beyond an int64_t.
-    const int64_t tokens = ceil_div(work.tokens, context);
+    const int64_t tokens = parallel::largest_token_shard(work.tokens, layout.context);
     const int64_t part =
         tokens * (work.latent_bytes / work.tokens) + tokens * (work.latent_bytes % work.tokens) / work.tokens;
     std::vector<Routes::Group> groups(static_cast<size_t>(layout.data * layout.tensor), {{}, part});

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/test_folder.h"
+#include "parallel/test_program.h"
 #include "parallel/traffic.h"
 
 namespace zoetrope::planner {
@@ -310,12 +311,17 @@ std::vector<Configuration> many_configurations() {
             made.layout.context.direction = direction;
             made.layout.context.head_chunks = chunks;
             made.softmax = softmax;
-            all.push_back(made);
+            for (const parallel::ContextLayout& layout : parallel::in_shards(made.layout.context)) {
+              made.layout.context = layout;
+              all.push_back(made);
+            }
           }
   for (const int data : {1, 2}) {
     Configuration made = configuration(data, 1, 1);
-    made.layout.context.gather = 5;
-    all.push_back(made);
+    for (const parallel::ContextLayout& layout : parallel::in_shards({.gather = 5})) {
+      made.layout.context = layout;
+      all.push_back(made);
+    }
   }
   return all;
 }

@@ -6,6 +6,7 @@
 #include "attention_case.h"
 #include "comm/rank_test.h"
 #include "device/stream.h"
+#include "parallel/test_program.h"
 #include "parallel/traffic.h"
 
 namespace zoetrope::attention::testing {
@@ -63,10 +64,12 @@ const bool kRegistered = [] {
                 for (const Direction direction : parallel::kDirections)
                   for (const int chunks : {1, 2})
                     for (const Softmax softmax : parallel::kSoftmaxes)
-                      expect_sums(
-                          comm,
-                          {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
-                          {.layout = {ulysses, ring, direction, chunks}, .softmax = softmax});
+                      for (const parallel::ContextLayout& layout :
+                           parallel::in_shards({ulysses, ring, direction, chunks}))
+                        expect_sums(
+                            comm,
+                            {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
+                            {.layout = parallel::ContextRequest::exactly(layout), .softmax = softmax});
           });
     }
   }

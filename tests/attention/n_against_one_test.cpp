@@ -1,11 +1,12 @@
 // N ranks against one rank and against float64, for every U × R up to seven ranks: uneven tokens, uneven heads, fewer
-// tokens than ranks, masks, batches, both dtypes, callers with buffers of their own and models that write the slots.
-// Each (n, U, R) is a test of its own name, on threads and, with the same text, under mpirun.
+// tokens than ranks, shard weights, masks, batches, both dtypes, callers with buffers of their own and models that
+// write the slots. Each (n, U, R) is a test of its own name, on threads and, with the same text, under mpirun.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention_case.h"
 #include "comm/rank_test.h"
+#include "parallel/test_program.h"
 
 namespace zoetrope::attention::testing {
 namespace {
@@ -81,7 +82,10 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
     SCOPED_TRACE(describe(shape));
     const Case whole = make_case(shape, seed++);
     const Expected expected{whole.reference(), run_alone(comm, whole)};
-    expect_results(comm, whole, expected, {.layout = {.ulysses = ulysses, .ring = ring}});
+    for (const parallel::ContextLayout& layout : parallel::in_shards({ulysses, ring})) {
+      SCOPED_TRACE(text(layout, Softmax::kOnline));
+      expect_results(comm, whole, expected, {.layout = parallel::ContextRequest::exactly(layout)});
+    }
   }
 }
 
@@ -99,6 +103,11 @@ void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
       for (const Softmax softmax : parallel::kSoftmaxes) {
         SCOPED_TRACE(fmt::format("{} direction {} softmax {}", describe(shape), static_cast<int>(direction),
                                  static_cast<int>(softmax)));
+        for (const parallel::ContextLayout& layout : parallel::in_shards({ulysses, ring, direction, 2})) {
+          if (layout.shard_weights.empty()) continue;  // below
+          expect_results(comm, whole, expected,
+                         {.layout = parallel::ContextRequest::exactly(layout), .softmax = softmax});
+        }
         Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring, .direction = direction},
                           .softmax = softmax,
                           .deterministic = true};
@@ -125,7 +134,9 @@ void run_gather(comm::Communicator& comm) {
       SCOPED_TRACE(fmt::format("{} softmax {}", describe(shape), static_cast<int>(softmax)));
       const Case whole = make_case(shape, seed++);
       const Expected expected{whole.reference(), run_alone(comm, whole)};
-      expect_results(comm, whole, expected, {.layout = {.gather = comm.size()}, .softmax = softmax});
+      for (const parallel::ContextLayout& layout : parallel::in_shards({.gather = comm.size()}))
+        expect_results(comm, whole, expected,
+                       {.layout = parallel::ContextRequest::exactly(layout), .softmax = softmax});
     }
   }
 }

@@ -39,6 +39,7 @@ struct Job {
   const char* inputs = "";  // "key=file key=file", files of the model's inputs
   const char* lora = "";    // a recorded file, merged on every side
   int videos = 1;           // of a batch, which each have their prompt and seed
+  bool weighted = false;    // ranks have unequal shards
 };
 
 constexpr auto kTwoWay = parallel::Direction::kTwoWay, kOpen = parallel::Direction::kOpen;
@@ -65,6 +66,11 @@ constexpr Job kJobs[] = {
     {"lora", "wan21_t2v", 4, 32, 48, 5, 1.4e-2, kUnset, kUnset, 1, "", "original"},
     {"batch", "wan21_t2v", 4, 48, 48, 9, 1.4e-2, kUnset, kUnset, 1, "", "", 3},
     {"batch_in_chunks_both_ways", "wan21_t2v_h6", 6, 48, 48, 9, 1.4e-2, kTwoWay, kFixedMax, 2, "", "", 2},
+    {"unequal_shards", "wan21_t2v_h6", 6, 80, 80, 17, 1.4e-2, kUnset, kUnset, 1, "", "", 1, true},
+    {"unequal_shards_both_ways_in_chunks", "wan21_t2v_h6", 6, 48, 64, 9, 1.4e-2, kTwoWay, kFixedMax, 2, "", "", 1,
+     true},
+    {"unequal_shards_of_an_image", "wan22_ti2v", 4, 96, 160, 9, 1.4e-2, kUnset, kUnset, 1, "image=image.png", "", 1,
+     true},
     {"batch_of_images", "wan21_i2v", 4, 48, 48, 5, 1.4e-2, kUnset, kUnset, 1, "image=image.png", "", 2},
 };
 
@@ -166,6 +172,8 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       options.strategy.ring_direction = job.direction;
       options.strategy.softmax = job.softmax;
       options.strategy.ulysses_attention_chunks = job.head_chunks;
+      for (int rank = 0; job.weighted && rank < layout.ulysses * layout.ring; ++rank)
+        options.strategy.shard_weights.fixed.push_back(1 + 7 * rank % 4);
       shared = video = std::make_shared<OpenRun>(options, job.videos);
     }
   }
@@ -236,11 +244,12 @@ const bool kRegistered = [] {
       for (const auto& [data, tensor] : data_and_tensor(ranks, job.heads)) {
         const int context = ranks / data / tensor;
         for (const int ulysses : parallel::legal_ulysses(context, job.heads / tensor)) {
+          if (job.weighted && context == 1) continue;
           const Layout layout{data, ulysses, context / ulysses, tensor};
           const std::string name = fmt::format("{}_n{}_{}", job.name, ranks, layout.text());
           comm::register_rank_test("RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { matches_one(job, layout, world); });
-          if (job.videos > 1) continue;  // pieces are larger, and otherwise the same
+          if (job.videos > 1 || job.weighted) continue;  // pieces are larger or smaller, and otherwise the same
           comm::register_rank_test("RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); });
         }

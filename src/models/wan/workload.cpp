@@ -312,7 +312,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t cells = (configs.vae.latent_frames(size.frames) + size.reference_images) * frame_cells;
   const int64_t tokens = cells / config.patch_volume();
   const int64_t branches = std::max<int64_t>(1, size.prompts / layout.data);
-  const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());
+  const int64_t shard = parallel::largest_token_shard(tokens, layout.of_sequence());
   const int64_t element = size_of(size.transformer);
   const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks_here)));
 
