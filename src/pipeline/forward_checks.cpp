@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "device/thread_team.h"
 #include "models/sampling/solver.h"
-#include "parallel/shards.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -50,112 +49,6 @@ void add_spread(IndexRange from, int64_t rows, std::vector<int64_t>& to) {
 }
 
 }  // namespace
-
-// The values of all ranks of a layout as those of whole samples.
-class ForwardChecks::Whole {
- public:
-  // `clean_tokens`: some have a timestep of their own.
-  Whole(const RunPlan& plan, const parallel::ParallelLayout& layout, std::vector<const ForwardRecord*> ranks,
-        bool clean_tokens)
-      : plan_(plan), layout_(layout), ranks_(std::move(ranks)), clean_tokens_(clean_tokens) {}
-
-  // Rows of a sample's value on one rank: `row` in its record, which are `rows` from `first` on of the sample, and
-  // `feature` of all its features.
-  struct Piece {
-    int rank;
-    const ForwardRecord::Value* value;
-    int64_t row, rows, first, feature;
-  };
-  // Empty where the step did not compute it.
-  std::vector<Piece> pieces(int64_t step, const Stage& stage, int64_t sample, IndexRange wanted) const {
-    const int64_t local = plan_.samples() / layout_.data, at = sample % local;
-    const auto data = static_cast<int>(sample / local);
-    const std::string name = stage.tensor();
-    std::vector<Piece> all;
-    if (!stage.by_token()) {
-      const std::optional<Piece> one = shared(step, stage, data, at, local);
-      if (one) all.push_back(*one);
-      return all;
-    }
-    const parallel::ContextLayout context = context_of(step);
-    for (int c = 0; c < context.ranks(); ++c) {
-      const IndexRange shard = parallel::token_shard(plan_.tokens, context, c);
-      const int64_t begin = std::clamp(wanted.begin, shard.begin, shard.end),
-                    end = std::clamp(wanted.end, shard.begin, shard.end);
-      if (begin == end) continue;  // then nothing was shown
-      int64_t feature = 0;
-      for (int t = 0; t < (stage.kind == Kind::kSelfAttention ? layout_.tensor : 1); ++t) {
-        const int rank = layout_.rank_of(data, c, t);
-        const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, name);
-        const int64_t row = at * (end - begin);
-        if (value == nullptr || row + (end - begin) > value->rows) return {};
-        all.push_back({rank, value, row, end - begin, begin - wanted.begin, feature});
-        feature += value->features;
-      }
-    }
-    return all;
-  }
-  static Rows rows_of_piece(const Piece& piece) {
-    return rows_of(view_of(*piece.value).slice(0, piece.row, piece.row + piece.rows));
-  }
-  // Rows of these tokens, which the sample counts from `first_token` on.
-  static Rows rows_at_tokens(const std::vector<Piece>& pieces, std::vector<int64_t> tokens, int64_t first_token) {
-    for (int64_t& token : tokens) token -= first_token;
-    return rows_at(joined(pieces), tokens);
-  }
-  static Rows joined(const std::vector<Piece>& pieces) {
-    int64_t rows = 0, features = 0;
-    for (const Piece& piece : pieces) {
-      rows = std::max(rows, piece.first + piece.rows);
-      features = std::max(features, piece.feature + piece.value->features);
-    }
-    Rows all(features, rows);
-    for (const Piece& piece : pieces) {
-      const Rows part = rows_of_piece(piece);
-      for (int64_t f = 0; f < part.features; ++f)
-        std::copy_n(part.feature(f), part.rows, all.feature(piece.feature + f) + piece.first);
-    }
-    return all;
-  }
-  const ForwardRecord::Value* any(int64_t step, const std::string& name, int data) const {
-    for (int rank = 0; rank < layout_.ranks(); ++rank) {
-      if (layout_.data_index(rank) != data) continue;
-      if (const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, name)) return value;
-    }
-    return nullptr;
-  }
-
- private:
-  // Its shards may change between steps.
-  parallel::ContextLayout context_of(int64_t step) const {
-    parallel::ContextLayout context = layout_.of_sequence();
-    context.shard_weights.clear();
-    if (const ForwardRecord::Value* shards = ranks_.front()->find(step, "shard_weights")) {
-      const auto* weights = view_of(*shards).data<int32_t>();
-      context.shard_weights.assign(weights, weights + shards->features);
-    }
-    return context;
-  }
-  // Made once for a prompt or a step, by any rank of the sample's part of the data.
-  std::optional<Piece> shared(int64_t step, const Stage& stage, int data, int64_t at, int64_t local) const {
-    for (int rank = 0; rank < layout_.ranks(); ++rank) {
-      if (layout_.data_index(rank) != data) continue;
-      const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, stage.tensor());
-      if (value == nullptr) continue;
-      // An image is of all samples; timesteps are of a sample each, or the two of a sample with clean tokens.
-      if (stage.kind == Kind::kImage) return Piece{rank, value, 0, value->rows, 0, 0};
-      if (stage.kind != Kind::kText && clean_tokens_) return Piece{rank, value, 0, value->rows, 0, 0};
-      const int64_t each = value->rows / local;
-      return Piece{rank, value, at * each, each, 0, 0};
-    }
-    return std::nullopt;
-  }
-
-  const RunPlan& plan_;
-  const parallel::ParallelLayout& layout_;
-  const std::vector<const ForwardRecord*> ranks_;
-  const bool clean_tokens_;
-};
 
 ForwardChecks::ForwardChecks(const Setup& setup, int ranks)
     : setup_(setup),
@@ -257,7 +150,7 @@ std::string ForwardChecks::place_text(const CheckedValue& value) const {
 
 double ForwardChecks::bound(const Stage& stage) const { return stage_bound(stage, config(), setup_.plan.dtype); }
 
-ForwardChecks::Whole ForwardChecks::whole() const {
+RankValues ForwardChecks::values() const {
   std::vector<const ForwardRecord*> records;
   for (const ForwardRecord& rank : ranks_) records.push_back(&rank);
   return {setup_.plan, layout_, std::move(records), has_clean_tokens()};
@@ -289,7 +182,7 @@ wan::reference::StageInputs ForwardChecks::inputs(int64_t step, int64_t sample) 
   const auto& patch = config().patch_size;
   const int64_t prompt = prompt_of(expert_of(step)), local = setup_.plan.samples() / layout_.data, at = sample % local;
   const auto data = static_cast<int>(sample / local);
-  const Whole ranks = whole();
+  const RankValues ranks = values();
   const auto rows_of_sample = [&](const char* name) {
     const ForwardRecord::Value* value = ranks.any(prompt, name, data);
     if (value == nullptr) return Rows();
@@ -339,12 +232,12 @@ void ForwardChecks::put_back(int64_t step, std::string_view name, int64_t row, c
   const auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const Stage& s) { return s.tensor() == name; });
   if (stage == stages_.end() || value.size() == 0) return;
   if (!stage->by_token() && stage->kind != Kind::kText) return;  // the same wherever it is computed
-  const Whole ranks = whole();
+  const RankValues ranks = values();
   const IndexRange tokens = tokens_of(*stage, step);
   const int64_t each = stage->by_token() ? tokens.size() : value.size() / value.extent(-1) / setup_.plan.samples();
   const size_t size = dtype_size(value.dtype());
   for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
-    for (const Whole::Piece& piece : ranks.pieces(step, *stage, sample, tokens)) {
+    for (const RankValues::Piece& piece : ranks.pieces(step, *stage, sample, tokens)) {
       ZT_CHECK(piece.value->dtype == value.dtype());
       const TensorView from = view_of(*piece.value);
       const int64_t begin = sample * each + piece.first - row;  // its place in `value`
@@ -372,7 +265,7 @@ Observer ForwardChecks::of_one_rank() {
 }
 
 // Whether the ranks have a value, and the one that it was made from: without blocks, a head is that of another step.
-bool ForwardChecks::is_computed(const Whole& ranks, const Item& item) const {
+bool ForwardChecks::is_computed(const RankValues& ranks, const Item& item) const {
   const auto has = [&](const Stage& stage) {
     return !ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step)).empty();
   };
@@ -384,23 +277,23 @@ void ForwardChecks::compare_stages(int64_t step) {
   // what ranks that share a layer have of a product. Four roundings of the sixteen.
   constexpr double kOfStage = 0.25;
   const parallel::ParallelLayout alone;
-  const Whole ranks = whole(), one(setup_.plan, alone, {&one_rank_}, has_clean_tokens());
+  const RankValues ranks = values(), one(setup_.plan, alone, {&one_rank_}, has_clean_tokens());
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
     const double allowed = kOfStage * bound(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
-      const std::vector<Whole::Piece> of_ranks = ranks.pieces(step, stage, sample, tokens);
-      const std::vector<Whole::Piece> of_one = one.pieces(step, stage, sample, tokens);
+      const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, stage, sample, tokens);
+      const std::vector<RankValues::Piece> of_one = one.pieces(step, stage, sample, tokens);
       if (of_one.empty() || !is_computed(ranks, {step, sample, place})) continue;
-      const Rows expected = Whole::joined(of_one);
-      for (const Whole::Piece& piece : of_ranks) {
+      const Rows expected = RankValues::joined(of_one);
+      for (const RankValues::Piece& piece : of_ranks) {
         if (piece.rows == 0) continue;
         Rows part(piece.value->features, piece.rows);
         for (int64_t f = 0; f < part.features; ++f)
           std::copy_n(expected.feature(piece.feature + f) + piece.first, part.rows, part.feature(f));
         const wan::reference::StageError error =
-            stage_error(Whole::rows_of_piece(piece), part, {}, allowed, setup_.plan.dtype);
+            stage_error(RankValues::rows_of_piece(piece), part, {}, allowed, setup_.plan.dtype);
         note({stage.tensor(), step, sample, piece.rank, place, Against::kOneRank, error.relative_l2, error.max_abs,
               allowed, error.of_bound});
       }
@@ -425,7 +318,7 @@ void ForwardChecks::compare_step(int64_t step) {
   const Stage& last_block = stages_[stages_.size() - 2];
   bool reused = false;
   for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample)
-    reused = reused || whole().pieces(step, last_block, sample, tokens_of(last_block, step)).empty();
+    reused = reused || values().pieces(step, last_block, sample, tokens_of(last_block, step)).empty();
   has_reused_ = has_reused_ || reused;
   const CheckedValue velocity = compare("velocity", stages_.size());
   if (reused) {
@@ -443,7 +336,7 @@ void ForwardChecks::compare_step(int64_t step) {
 
 std::vector<ForwardChecks::Item> ForwardChecks::items() const {
   std::vector<Item> all;
-  const Whole ranks = whole();
+  const RankValues ranks = values();
   std::vector<int64_t> steps;
   for (int64_t step = 0; step < std::ssize(timesteps_); ++step) {
     const int64_t prompt = prompt_of(expert_of(step));
@@ -504,7 +397,7 @@ struct ForwardChecks::Weights {
 void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows) {
   const Stage& stage = stages_[item.place];
   const wan::reference::StageInputs given = inputs(item.step, item.sample);
-  const Whole ranks = whole();
+  const RankValues ranks = values();
   std::map<std::string, Rows> read;
   const auto value = [&](const std::string& name) -> const Rows& {
     const auto found = read.find(name);
@@ -514,14 +407,15 @@ void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows)
     ZT_CHECK(other != stages_.end(), "{}", name);
     const bool of_prompt = other->kind == Kind::kText || other->kind == Kind::kImage;
     const int64_t step = of_prompt ? prompt_of(expert_of(item.step)) : item.step;
-    return read[name] = Whole::joined(ranks.pieces(step, *other, item.sample, tokens_of(*other, step)));
+    return read[name] = RankValues::joined(ranks.pieces(step, *other, item.sample, tokens_of(*other, step)));
   };
   const wan::reference::ForwardStages reference(config(), setup_.plan.dtype, weights.parameters, given, value);
-  const std::vector<Whole::Piece> pieces = ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step));
+  const std::vector<RankValues::Piece> pieces =
+      ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step));
   const int64_t first_token = tokens_of(stage, item.step).begin;
   std::vector<int64_t> of;  // tokens, those of a piece side by side
   std::vector<int64_t> begins;
-  for (const Whole::Piece& piece : pieces) {
+  for (const RankValues::Piece& piece : pieces) {
     begins.push_back(std::ssize(of));
     const int64_t each = rows == 0 ? 0 : std::max<int64_t>(2, rows / std::ssize(pieces));
     if (piece.feature == 0 && stage.by_token())
@@ -531,7 +425,7 @@ void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows)
   if (stage.by_token() && of.empty()) return;
   weights.read.clear();
   const Rows expected = reference.expected(stage, of), before = reference.stream_before(stage, of);
-  const Rows result = stage.by_token() ? Whole::rows_at_tokens(pieces, of, first_token) : value(stage.tensor());
+  const Rows result = stage.by_token() ? RankValues::rows_at_tokens(pieces, of, first_token) : value(stage.tensor());
   // Errors of independent weights add up as squares; rows that they fall on unevenly have several times as much.
   constexpr double kUneven = 4;
   double squares = 0;
@@ -539,7 +433,7 @@ void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows)
     for (const std::string& name : weights.read) squares += std::pow(weights.error(name), 2);
   const double allowed = bound(stage) + kUneven * std::sqrt(squares);
   size_t number = 0;
-  for (const Whole::Piece& piece : pieces) {
+  for (const RankValues::Piece& piece : pieces) {
     // Of self-attention, ranks have the same tokens and each its heads.
     size_t from = number++;
     while (from > 0 && pieces[from].feature > 0) --from;

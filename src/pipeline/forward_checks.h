@@ -18,6 +18,7 @@
 #include "pipeline/forward_record.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
+#include "pipeline/rank_values.h"
 
 namespace zoetrope::pipeline {
 
@@ -87,12 +88,11 @@ class ForwardChecks {
  private:
   using Stage = wan::reference::Stage;
   using Rows = wan::reference::Rows;
-  class Whole;
   const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
   double bound(const Stage& stage) const;  // of its relative L2 error
-  Whole whole() const;                     // of the ranks
+  RankValues values() const;
   bool has_clean_tokens() const;
   TensorView shared(int64_t step, const char* name, const Shape& shape) const;
   wan::reference::StageInputs inputs(int64_t step, int64_t sample) const;
@@ -106,7 +106,7 @@ class ForwardChecks {
     int64_t step, sample;
     size_t place;
   };
-  bool is_computed(const Whole& ranks, const Item& item) const;
+  bool is_computed(const RankValues& ranks, const Item& item) const;
   std::vector<Item> items() const;  // that float64 can check, in the order in which it does
   struct Weights;
   void compare_weights(const Weights& weights, int expert);
