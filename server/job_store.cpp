@@ -1,7 +1,6 @@
 #include "server/job_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,19 +48,13 @@ JobStore::JobStore(const fs::path& folder) : folder_(folder), temporary_(folder.
   if (fs::create_directory(folder_, error)) fs::permissions(folder_, fs::perms::owner_all, error);
   if (error)
     fail("state={}: cannot be created: {}; the folder that contains it must exist", folder_.string(), error.message());
-  const fs::path lock = folder_ / "lock";
-  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) fail("state={}: cannot be written: {}", folder_.string(), system_message(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(lock_);
-    fail("state={}: another server uses this folder; name another one", folder_.string());
-  }
+  lock_.emplace(folder_ / "lock", fmt::format("state={}", folder_.string()),
+                "another server uses this folder; name another one");
 }
 
 JobStore::~JobStore() {
   std::error_code ignored;
   if (temporary_) fs::remove_all(folder_, ignored);
-  ::close(lock_);
 }
 
 void JobStore::add_uploads(JobRecord& job, const std::vector<Upload>& uploads) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "server/job.h"
 #include "server/video_request.h"
 
@@ -42,7 +44,7 @@ class JobStore {
  private:
   std::filesystem::path folder_;
   bool temporary_ = false;
-  int lock_ = -1;
+  std::optional<FileLock> lock_;
 };
 
 }  // namespace zoetrope::server

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,18 +30,6 @@ constexpr const char* kFrames = "frames.f32";
 constexpr const char* kLock = "lock";
 constexpr const char* kSettingsOfJournal = "settings.json";  // series_journal.cpp's
 constexpr const char* kDecoder = "decoder.";
-
-// Held until the process ends, however it ends.
-int locked(const fs::path& folder) {
-  const fs::path file = folder / kLock;
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail("journal {}: cannot be written: {}", folder.string(), system_message(errno));
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  const int code = errno;
-  ::close(descriptor);
-  if (code != EWOULDBLOCK) fail("journal {}: cannot be locked: {}", folder.string(), system_message(code));
-  fail("journal {}: another process is using it; wait until that run ends, or end it", folder.string());
-}
 
 // "decoder.1.0"
 bool is_decoder_file(std::string_view name) {
@@ -132,7 +119,11 @@ bool Journal::is_in(const fs::path& folder) {
   return fs::exists(folder / kState, ignored) || fs::exists(folder / kPrevious, ignored);
 }
 
-Journal::Journal(const fs::path& folder, const Note& note) : folder_(folder), note_(note), lock_(locked(folder)) {}
+Journal::Journal(const fs::path& folder, const Note& note)
+    : folder_(folder),
+      note_(note),
+      lock_(folder / kLock, fmt::format("journal {}", folder.string()),
+            "another process is using it; wait until that run ends, or end it") {}
 
 Journal::~Journal() { finish_writing(); }
 

@@ -18,6 +18,7 @@
 #include "zoetrope/tensor.h"
 
 #include "base/descriptor.h"
+#include "base/file_lock.h"
 #include "pipeline/run_record.h"
 
 namespace zoetrope::pipeline {
@@ -69,7 +70,7 @@ class Journal {
 
   const std::filesystem::path folder_;
   const Note note_;
-  const Descriptor lock_;
+  const FileLock lock_;
   std::optional<Descriptor> frames_;  // opened with the first frame
   RunIdentity run_;
   RunRecord resumed_;

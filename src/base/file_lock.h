@@ -1,0 +1,21 @@
+// A file that one process at a time holds: whoever uses a folder holds the lock in it.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "base/descriptor.h"
+
+namespace zoetrope {
+
+class FileLock {
+ public:
+  // Makes the file, which its owner alone may read, where there is none. Throws Error that begins with `what`
+  // ("journal DIR") and ends with `taken` where another process holds it.
+  FileLock(const std::filesystem::path& file, std::string_view what, std::string_view taken);
+
+ private:
+  const Descriptor file_;  // closing it, or the end of the process, gives the lock up
+};
+
+}  // namespace zoetrope
