@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "device/thread_team.h"
 #include "models/sampling/solver.h"
+#include "pipeline/halo_ranks.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -330,6 +331,37 @@ void ForwardChecks::compare_step(int64_t step) {
   if (!has_reused_) note(compare("latents", stages_.size() + 1));
   one_rank_.clear(step);
   one_rank_.clear(prompt);
+}
+
+// Ranks share the rows of a frame. The same sums, so float32 may round a value to the level beside; bf16 rounds after
+// every convolution, of which there are some forty with three roundings each.
+void ForwardChecks::compare_frames(const TensorView& of_ranks, const TensorView& of_one) {
+  constexpr double kConvolutions = 40, kRoundings = 3, kBFloatUnit = 0x1p-9;
+  // Later segments begin with frames of the ones before, which were decoded from other latents here.
+  const Segments& segments = setup_.plan.segments;
+  const int64_t count = segments.count == 1 ? of_ranks.extent(0) : segments.frames, height = of_ranks.extent(1);
+  const int parts = layout_.vae_ranks;
+  for (int part = 0; part < parts; ++part) {
+    const IndexRange cells = rows_of_part(setup_.plan.latent[1], parts, part);
+    const int64_t rows = height / setup_.plan.latent[1];
+    double error = 0, norm = 0, most = 0;
+    for (int64_t frame = 0; frame < count; ++frame) {
+      const TensorView a = of_ranks.select(0, frame).slice(0, cells.begin * rows, cells.end * rows),
+                       b = of_one.select(0, frame).slice(0, cells.begin * rows, cells.end * rows);
+      for (int64_t i = 0; i < a.size(); ++i) {
+        const double one = b.data<uint8_t>()[i], difference = a.data<uint8_t>()[i] - one;
+        error += difference * difference;
+        norm += one * one;
+        most = std::max(most, std::abs(difference));
+      }
+    }
+    CheckedValue value{"frames", std::ssize(timesteps_) - 1, 0, part, stages_.size() + 2, Against::kOneRank};
+    value.relative_l2 = error == 0 ? 0 : std::sqrt(error / norm);
+    value.max_abs = most;
+    value.bound = 4 * std::sqrt(kConvolutions * kRoundings) * kBFloatUnit;
+    value.of_bound = setup_.vae_dtype == DType::kBF16 ? value.relative_l2 / value.bound : most;  // of one level
+    note(value);
+  }
 }
 
 // ---- against the float64 model --------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class ForwardChecks {
   struct Setup {
     const ModelFolder& model;
     const RunPlan& plan;
+    DType vae_dtype = DType::kF32;
     int threads = 1;  // of this process
   };
   ForwardChecks(const Setup& setup, int ranks);
@@ -61,6 +62,8 @@ class ForwardChecks {
   // For the same run on one rank and without a step cache, which gets the values of the ranks stage by stage and is
   // compared with them.
   Observer of_one_rank();
+  // [F, H, W, 3] U8 of the ranks and of one rank, from the same latents.
+  void compare_frames(const TensorView& of_ranks, const TensorView& of_one);
   struct Effort {
     int64_t rows = 0;    // tokens of each stage, spread over the ranks; 0: all
     double seconds = 0;  // after these no other stage begins

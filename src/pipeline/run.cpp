@@ -337,14 +337,23 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
   SharedContexts contexts;
   const ParallelLayout layout;
   const attention::Strategy strategy;
-  std::deque<Output> none(videos_.size());
+  std::deque<Output> outputs(videos_.size());
   RunPlan plan = plan_;
-  if (checks_ != nullptr) plan.step_cache = {};
+  Stop stop = Stop::kAfterDenoise;
+  Tensor frames;
+  if (checks_ != nullptr) {
+    plan.step_cache = {};
+    if (options_.decode) {
+      stop = Stop::kAfterOutput;
+      outputs.front().sink = open_output({}, 0, seeds.front(), frames);
+    }
+  }
   const std::vector<Video> ones =
       run_once(alone,
-               {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seeds,
+               {layout, strategy, experts, contexts, nullptr, stop, nullptr, plan, outputs, nullptr, seeds,
                 weight_memory, nullptr, std::nullopt, checks_ != nullptr ? checks_->of_one_rank() : Observer()},
                callbacks);
+  if (frames) checks_->compare_frames(results.front().frames, frames);
   for (size_t v = 0; v < results.size(); ++v)
     results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);
 }

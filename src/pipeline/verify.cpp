@@ -45,7 +45,6 @@ GenerateOptions checked_options(GenerateOptions options) {
   options.grid.clear();
   options.journal.clear();
   options.preview.reset();
-  options.decode = false;
   options.compare_one_rank = true;
   return options;
 }
@@ -232,7 +231,7 @@ struct Verification::State {
         reference(opened_reference(opened, options, asked)),
         ranks(of_ranks),
         run(opened, {checked_options(options)}),
-        checks({opened.folder, run.plan(), comm::process_threads(options.threads)}, of_ranks) {
+        checks({opened.folder, run.plan(), options.vae_dtype, comm::process_threads(options.threads)}, of_ranks) {
     run.use_checks(checks);
     if (settings.begins) settings.begins(run.identity({options.seed}));
   }

@@ -215,7 +215,8 @@ struct OnTheWay {
 constexpr const char *kRing = "ranks=3 data_parallelism=1 ulysses_shards=1 dtype=float32 attention=ring",
                      *kUlysses = "ranks=2 data_parallelism=1 ulysses_shards=2 dtype=float32",
                      *kTensor = "ranks=2 data_parallelism=1 tensor_parallelism=2 dtype=float32",
-                     *kData = "ranks=2 data_parallelism=2 dtype=float32";
+                     *kData = "ranks=2 data_parallelism=2 dtype=float32",
+                     *kVae = "ranks=2 data_parallelism=1 ulysses_shards=2 vae_parallel=2 dtype=float32";
 const OnTheWay kOnTheWay[] = {
     {"flipped_byte_of_a_ring_block", kRing, "ring hop", 0, flip_byte, "block.0.self_attention"},
     {"flipped_byte_of_a_later_block", kRing, "ring hop", 2, flip_byte, "block.1.self_attention"},
@@ -231,6 +232,7 @@ const OnTheWay kOnTheWay[] = {
     {"dropped_tile_of_a_result", kUlysses, "ulysses return", 0, drop_a_part, "block.0.self_attention"},
     {"stale_result", kUlysses, "ulysses return", 1, deliver_the_one_before, "block.1.self_attention"},
     {"flipped_byte_of_a_velocity", kData, "guidance gather", 0, flip_byte, "latents"},
+    {"flipped_byte_of_a_halo", kVae, "halo rows", 3, flip_byte, "frames"},
     {"stale_velocity", kData, "guidance gather", 1, deliver_the_one_before, "latents"},
 };
 
