@@ -108,6 +108,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   json["ring_direction"] = direction_name(m.layout.direction);
   json["softmax"] = softmax_name(m.softmax);
   json["head_chunks"] = m.layout.head_chunks;
+  if (!m.layout.shard_weights.empty()) json["shard_weights"] = m.layout.shard_weights;
   if (m.planned && m.planned->priced()) json["predicted_seconds"] = m.planned->predicted.step.seconds;
   json["flop"] = m.flop;
   json["seconds"] = m.seconds;
@@ -132,7 +133,8 @@ std::string attention_json_help() {
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"
          "and, to identify the run: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
-         "gather, ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
+         "gather, ring_direction, softmax, head_chunks, shard_weights, flop, and every repeat's seconds and "
+         "peak_gflops_beside.\n";
 }
 
 }  // namespace zoetrope::cli

@@ -70,8 +70,8 @@ bool says_how_ranks_are_used(const std::string& key) {
   OptionSet of_strategy;
   attention::describe_layout_options(of_strategy, strategy);
   if (of_strategy.knows(key)) return true;
-  constexpr std::string_view kMore[] = {"context_parallelism", "data_parallelism", "fsdp_parallelism",
-                                        "tensor_parallelism", "vae_parallel"};
+  constexpr std::string_view kMore[] = {"context_parallelism", "data_parallelism",   "fsdp_parallelism",
+                                        "shard_weights",       "tensor_parallelism", "vae_parallel"};
   return std::find(std::begin(kMore), std::end(kMore), key) != std::end(kMore);
 }
 

@@ -85,6 +85,18 @@ std::vector<int> ShardBalance::change_to(const std::vector<int>& weights) {
   return weights_;
 }
 
+// At best all ranks compute all the time and end together. Cheap, unlike the search over weights of many ranks.
+bool ShardBalance::can_gain() const {
+  return std::all_of(samples_.begin(), samples_.end(), [&](const Sample& sample) {
+    double work = 0, speed = 0;
+    for (size_t rank = 0; rank < priced_.size(); ++rank) {
+      work += priced_[rank];
+      speed += sample.speeds[rank];
+    }
+    return work / speed <= (1 - kGain) * sample.seconds;
+  });
+}
+
 std::optional<std::vector<int>> ShardBalance::after_step(const std::vector<RankStep>& ranks) {
   ZT_CHECK(ranks.size() == priced_.size(), "{} ranks measured, {} priced", ranks.size(), priced_.size());
   ++step_;
@@ -107,6 +119,7 @@ std::optional<std::vector<int>> ShardBalance::after_step(const std::vector<RankS
   if (samples_.size() > kSamples) samples_.erase(samples_.begin());
   if (trial_ && mean_seconds() >= trial_->seconds) return give_up(mean_seconds());
   trial_.reset();
+  if (!can_gain()) return std::nullopt;
 
   planner::HardwareProfile hardware = *pricing_.hardware;
   hardware.speeds = mean_speeds();

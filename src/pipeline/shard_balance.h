@@ -54,6 +54,7 @@ class ShardBalance {
   };
 
   double seconds(const std::vector<int>& weights, const std::vector<double>& speeds) const;
+  bool can_gain() const;
   std::vector<double> mean_speeds() const;
   double mean_seconds() const;
   Known* known(const std::vector<int>& weights);
