@@ -9,12 +9,14 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/print.h"
 #include "base/words.h"
 #include "cli/command.h"
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "pipeline/agreement.h"
 #include "pipeline/certificate.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/run_settings.h"
@@ -79,11 +81,31 @@ comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   }
 }
 
-// Those of the certificate below what the command line says.
+// The text of the certificate, as rank 0 finds it; empty where there is none yet.
+std::string certificate_text(const std::string& file, comm::Communicator* world) {
+  std::string text, refusal;
+  if (world == nullptr || world->rank() == 0) {
+    try {
+      std::error_code error;
+      if (!fs::exists(file, error)) check_writable(file);
+      else if (text = read_file(file); text.empty()) fail("{} is empty", file);
+    } catch (const std::exception& error) {
+      refusal = error.what();
+    }
+  }
+  if (world == nullptr) {
+    if (!refusal.empty()) fail("certificate: {}", refusal);
+    return text;
+  }
+  pipeline::fail_together(*world, refusal, "certificate");
+  return pipeline::broadcast_text(*world, 0, std::move(text), "certificate");
+}
+
+// Settings of the certificate; the command line is above them.
 void take_settings(const pipeline::Certificate& certificate, OptionSet& set) {
   for (const auto& [key, value] : set.settings()) {
     const auto wanted = certificate.report.run.settings.find(key);
-    if (wanted == certificate.report.run.settings.end() || wanted->second == value || !set.origin(key).empty())
+    if (wanted == certificate.report.run.settings.end() || wanted->second == value || set.origin(key) == kCommandLine)
       continue;
     set.set(key, wanted->second, certificate.file.string());
   }
@@ -113,23 +135,23 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   std::optional<pipeline::Certificate> certificate;
-  if (!words.certificate.empty() && fs::exists(words.certificate)) {
-    certificate = pipeline::read_certificate(words.certificate);
+  const std::string text = words.certificate.empty() ? "" : certificate_text(words.certificate, world);
+  if (!text.empty()) {
+    certificate = pipeline::read_certificate(text, words.certificate);
     take_settings(*certificate, set);
-    words.settings.minutes = 0;  // at its size
-    words.settings.begins = [&](const pipeline::RunIdentity& here) { require_same_run(*certificate, here); };
-  } else if (!words.certificate.empty() && speaks) {
-    check_writable(words.certificate);
+    words.settings.as_asked = true;
+    words.settings.begins = [&](const pipeline::RunIdentity& here, const std::string& weights) {
+      require_same_run(*certificate, here, weights);
+    };
   }
-  if (world != nullptr) world->barrier();  // nobody looks for a file that another rank begins to write
   pipeline::VerifyReport report;
   with_origins(set, [&] { report = pipeline::verify(settings.run, words.settings, world, make_callbacks(speaks)); });
   if (!speaks) return 0;
   print("{}", report.text(settings.summary == "full"));
-  if (certificate) print("{}\n", pipeline::compare_with(*certificate, report));
-  else if (!words.certificate.empty()) pipeline::write_certificate(report, words.certificate);
+  if (!certificate && !words.certificate.empty()) pipeline::write_certificate(report, words.certificate);
   if (report.outside > 0)
     fail("verify: {}; the first of {} outside of their bounds", report.first_outside, counted(report.outside, "value"));
+  if (certificate) print("{}\n", pipeline::compare_with(*certificate, report));
   print("Every value is inside its bound\n");
   if (!certificate && !words.certificate.empty()) print("Wrote {}\n", printable(words.certificate));
   return 0;

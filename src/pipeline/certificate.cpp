@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -34,6 +35,15 @@ nlohmann::json json_of(const VerifyReport::Check& check) {
   return {{"values", check.values}, {"worst", worst}};
 }
 
+uint64_t hash_of(const std::string& text, const fs::path& file) {
+  constexpr size_t kDigits = 16;
+  uint64_t hash = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (text.size() != kDigits || end.ec != std::errc() || end.ptr != text.data() + kDigits)
+    fail("{}: latents.hash: '{}' is not a hash of {} digits; the file is damaged", file.string(), text, kDigits);
+  return hash;
+}
+
 std::map<std::string, std::string> texts(const JsonObject& object) {
   std::map<std::string, std::string> all;
   for (const std::string& key : object.keys()) all[key] = object.get<std::string>(key);
@@ -53,15 +63,15 @@ void require_same(const fs::path& file, const char* what, const std::map<std::st
     fail("certificate={}: is of a run with other {}: {}", file.string(), what, fmt::join(differing, ", "));
 }
 
-// Of the values that both have, ‖a − b‖ / ‖b‖.
-double distance(const LatentsMark& a, const LatentsMark& b) {
-  double difference = 0, norm = 0;
+// ‖a − b‖ / ‖b − noise‖ over the samples: relative to what the model has done.
+double distance(const LatentsMark& a, const LatentsMark& b, const LatentsMark& noise) {
+  double difference = 0, done = 0;
   for (size_t i = 0; i < b.sample.size(); ++i) {
     const double from = static_cast<double>(b.sample[i]);
     difference += std::pow(static_cast<double>(a.sample[i]) - from, 2);
-    norm += from * from;
+    done += std::pow(from - static_cast<double>(noise.sample[i]), 2);
   }
-  return difference == 0 ? 0 : std::sqrt(difference / norm);
+  return difference == 0 ? 0 : std::sqrt(difference / done);
 }
 
 }  // namespace
@@ -99,8 +109,8 @@ void write_certificate(const VerifyReport& report, const fs::path& file) {
   write_file(file, certificate.dump(2) + "\n");
 }
 
-Certificate read_certificate(const fs::path& file) {
-  const JsonObject json = JsonObject::load(file);
+Certificate read_certificate(const std::string& text, const fs::path& file) {
+  const JsonObject json = JsonObject::parse(text, file.string());
   if (!json.has("zoetrope_certificate"))
     fail("certificate={}: is there and is no certificate; name one, or a new file to write", file.string());
   const int64_t format = json.get<int64_t>("zoetrope_certificate");
@@ -123,28 +133,33 @@ Certificate read_certificate(const fs::path& file) {
   report.first_outside = json.get<std::string>("first_outside");
   for (const JsonObject& one : json.objects("latents")) {
     LatentsMark mark;
-    mark.hash = std::stoull(one.get<std::string>("hash"), nullptr, 16);
+    mark.hash = hash_of(one.get<std::string>("hash"), file);
     mark.norm = one.get<double>("norm");
-    for (const double value : one.get<std::vector<double>>("sample")) mark.sample.push_back(static_cast<float>(value));
+    for (const double value : one.get<std::vector<double>>("sample")) {
+      mark.sample.push_back(static_cast<float>(value));
+      if (!std::isfinite(mark.sample.back())) fail("{}: latents.sample: {} is no float32", file.string(), value);
+    }
     report.latents.push_back(std::move(mark));
   }
+  const auto seed = report.run.settings.find("seed");
+  if (seed == report.run.settings.end() || seed->second.starts_with('-') || report.latents.empty())
+    fail("{}: has no seed or no latents; the file is damaged", file.string());
   return read;
 }
 
-void require_same_run(const Certificate& certificate, const RunIdentity& here) {
+void require_same_run(const Certificate& certificate, const RunIdentity& here, const std::string& weights) {
   const VerifyReport& there = certificate.report;
   require_same(certificate.file, "settings", there.run.settings, here.settings);
   require_same(certificate.file, "files", there.run.files, here.files);
+  if (there.weights != weights)
+    fail("certificate={}: is of other weights ({} there, {} here)", certificate.file.string(), there.weights, weights);
   if (there.outside > 0)
     fail("certificate={}: is of a run that left its bounds: {}", certificate.file.string(), there.first_outside);
 }
 
 std::string compare_with(const Certificate& certificate, const VerifyReport& here) {
   const VerifyReport& there = certificate.report;
-  if (there.weights != here.weights)
-    fail("certificate={}: is of other weights ({} there, {} here)", certificate.file.string(), there.weights,
-         here.weights);
-  double furthest = 0;
+  double furthest = 0, allowed = 0;
   size_t same = 0;
   if (there.latents.size() != here.latents.size())
     fail("certificate={}: has the latents of {} steps, and this run {}", certificate.file.string(),
@@ -153,21 +168,29 @@ std::string compare_with(const Certificate& certificate, const VerifyReport& her
     if (there.latents[i].sample.size() != here.latents[i].sample.size())
       fail("certificate={}: has latents of another size", certificate.file.string());
     same += there.latents[i].hash == here.latents[i].hash ? 1 : 0;
-    const double apart = distance(here.latents[i], there.latents[i]);
-    // Errors of steps are independent. Beyond a half, values have nothing in common that could be told.
-    const double allowed = std::min(0.5, here.step_bound * std::sqrt(static_cast<double>(i + 1)));
+    if (i == 0) {
+      if (there.latents[0].hash != here.latents[0].hash)
+        fail("certificate={}: begins with other noise", certificate.file.string());
+      continue;
+    }
+    const double apart = distance(here.latents[i], there.latents[i], there.latents[0]);
+    // Errors of steps are independent.
+    allowed = here.step_bound * std::sqrt(static_cast<double>(i));
     if (!(apart <= allowed))
       fail(
           "certificate={}: after step {} the latents are {:.3g} (relative L2) from its, more than the {:.3g} that two "
           "correct runs can be apart",
-          certificate.file.string(), i + 1, apart, allowed);
+          certificate.file.string(), i, apart, allowed);
     furthest = std::max(furthest, apart);
   }
   const std::string who = fmt::format("{} ({}, {}, version {})", certificate.file.string(), there.layout,
                                       there.instruction_set, certificate.version);
   if (same == here.latents.size()) return fmt::format("Latents of every step have the same bits as in {}", who);
-  return fmt::format("Latents are at most {:.2g} (relative L2) from those of {}; other sums, other bits", furthest,
-                     who);
+  return fmt::format(
+      "Latents are at most {:.2g} (relative L2 of what was added to the noise) from those of {}, as another order of "
+      "sums "
+      "makes them; {:.2g} is the most that can be",
+      furthest, who, allowed);
 }
 
 }  // namespace zoetrope::pipeline

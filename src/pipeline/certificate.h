@@ -18,13 +18,13 @@ struct Certificate {
   VerifyReport report;  // without the values of its checks
 };
 
-// Throws Error for a file that is none, is damaged or of a newer format.
-Certificate read_certificate(const std::filesystem::path& file);
+// Of the text of `file`. Throws Error where it is none, is damaged or of another format.
+Certificate read_certificate(const std::string& text, const std::filesystem::path& file);
 
-// Throws Error for another run, and for a certificate of one that left its bounds.
-void require_same_run(const Certificate& certificate, const RunIdentity& here);
-// How a verification of the same run agrees with a certificate, in a line. Throws Error where weights differ, or where
-// latents are further away than two correct runs can be.
+// Throws Error for another run or other weights, and for a certificate of a run that left its bounds.
+void require_same_run(const Certificate& certificate, const RunIdentity& here, const std::string& weights);
+// How a verification of the same run agrees with a certificate, in a line. Throws Error where latents are further away
+// than those of two correct runs can be.
 std::string compare_with(const Certificate& certificate, const VerifyReport& here);
 
 }  // namespace zoetrope::pipeline

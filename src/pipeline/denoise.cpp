@@ -461,6 +461,8 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
       compute_full_step_again(probe);
     missing_residual_ = nullptr;
     if (setup_.observer) {
+      auto work = static_cast<int32_t>(decision.work);
+      setup_.observer(i, "work", TensorView(&work, DType::kI32, {1}));
       std::vector<int>& shards = layout_.context.shard_weights;
       if (!shards.empty())
         setup_.observer(i, "shard_weights", TensorView(shards.data(), DType::kI32, {std::ssize(shards)}));

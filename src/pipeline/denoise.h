@@ -57,8 +57,9 @@ class SharedContexts {
 // Is shown what the transformer computes, as a probe is (models/wan/transformer/transformer.h), with the step, counted
 // from 0; what it makes of a prompt, with the number of the expert as prompt_of() gives it. And what surrounds that:
 // with a prompt "text" [B, L, D], "lengths" [B] I64 where its padding is masked, "image", "control", "control_scales",
-// "pose", "given_frames", "face"; in a step "shard_weights" I32 where they are not even, "input" of each video
-// before the transformer, and behind it "velocity" after guidance and "latents" after the step, which it may change.
+// "pose", "given_frames", "face"; in a step "work" I32, a sampling::StepWork, "shard_weights" I32 where they are not
+// even, "input" of each video before the transformer, and behind it "velocity" after guidance and "latents" after the
+// step, which it may change.
 using Observer = std::function<void(int64_t step, std::string_view name, const TensorView& value)>;
 constexpr int64_t prompt_of(int expert) { return -1 - expert; }
 

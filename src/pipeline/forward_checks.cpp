@@ -36,6 +36,15 @@ Rows features_of(const Rows& x, int64_t first, int64_t count) {
   return part;
 }
 
+// The rows and features of a piece.
+Rows part_of(const Rows& all, const RankValues::Piece& piece) {
+  if (all.rows == 0) return {};
+  Rows part(piece.value->features, piece.rows);
+  for (int64_t f = 0; f < part.features; ++f)
+    std::copy_n(all.feature(piece.feature + f) + piece.first, part.rows, part.feature(f));
+  return part;
+}
+
 // Row number `row` of those along the last axis; null behind the last.
 std::byte* row_of(const TensorView& value, int64_t row) {
   if (value.rank() == 1) return row == 0 ? value.data<std::byte>() : nullptr;
@@ -70,9 +79,9 @@ Observer ForwardChecks::of_rank(int rank) {
 }
 
 void ForwardChecks::gather(comm::Communicator& world, const parallel::ParallelLayout& layout) {
-  layout_ = layout;
   std::vector<ForwardRecord> all = ForwardRecord::gather(world, std::move(ranks_[static_cast<size_t>(world.rank())]));
-  if (world.rank() != 0) return;
+  if (world.rank() != 0) return;  // ranks of a process share this object
+  layout_ = layout;
   ranks_ = std::move(all);
   for (int64_t step = 0; step < std::ssize(timesteps_); ++step) compare_shared(step);
 }
@@ -83,7 +92,7 @@ void ForwardChecks::compare_shared(int64_t step) {
     const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)].find(step, name);
     const ForwardRecord::Value* wanted = ranks_[static_cast<size_t>(like)].find(step, name);
     if (wanted == nullptr) return;
-    CheckedValue checked{name, step, 0, rank, place};
+    CheckedValue checked{name, step, 0, rank, place, Against::kOtherRanks};
     if (value == nullptr || value->bytes != wanted->bytes) checked.of_bound = INFINITY;
     if (checked.of_bound > 0 && value != nullptr && value->bytes.size() == wanted->bytes.size())
       checked.relative_l2 = relative_l2(rows_of(view_of(*value)), rows_of(view_of(*wanted)));
@@ -127,16 +136,29 @@ std::vector<CheckedValue> ForwardChecks::worst() const {
   return all;
 }
 
-std::vector<TensorView> ForwardChecks::latents() const {
-  std::vector<TensorView> all;
-  for (int64_t step = 0; step < std::ssize(timesteps_); ++step) {
-    const TensorView rows = shared(step, "latents", {});
-    all.emplace_back(rows.raw(), DType::kF32, Shape{rows.size()});
-  }
+// The first step's input without the conditions' channels.
+std::vector<Tensor> ForwardChecks::latents() const {
+  std::vector<Tensor> all;
+  const auto add = [&](const TensorView& values) {
+    all.push_back(Tensor::uninitialized(DType::kF32, {values.size()}));
+    std::memcpy(all.back().view().raw(), values.raw(), values.bytes());
+  };
+  const Shape& latent = setup_.plan.latent;
+  const TensorView input =
+      shared(0, "input", {setup_.plan.videos, config().in_channels, latent[0], latent[1], latent[2]});
+  add(input.select(0, 0).slice(0, 0, setup_.plan.channels));
+  for (int64_t step = 0; step < std::ssize(timesteps_); ++step) add(shared(step, "latents", {}));
   return all;
 }
 
+bool ForwardChecks::uses_expert(int expert) const {
+  for (int64_t step = 0; step < std::ssize(timesteps_); ++step)
+    if (expert_of(step) == expert) return true;
+  return false;
+}
+
 std::string ForwardChecks::place_text(const CheckedValue& value) const {
+  if (value.against == Against::kWeights) return fmt::format("the files of {}", expert_name(expert_of(value.step)));
   const std::string expert =
       setup_.model.experts.size() > 1 ? fmt::format("{}, ", expert_name(expert_of(value.step))) : "";
   std::string sample;
@@ -226,6 +248,32 @@ IndexRange ForwardChecks::tokens_of(const Stage& stage, int64_t step) const {
   return wan::reference::tokens_of(stage, config(), sizes);
 }
 
+sampling::StepWork ForwardChecks::work_of(int64_t step) const {
+  const ForwardRecord::Value* work = first().find(step, "work");
+  return work == nullptr ? sampling::StepWork::kFull
+                         : static_cast<sampling::StepWork>(view_of(*work).data<int32_t>()[0]);
+}
+
+// What a step has to compute of a sample, by what a step cache decided.
+bool ForwardChecks::is_expected(int64_t step, const Stage& stage, int64_t sample) const {
+  const bool of_prompt = stage.kind == Kind::kText || stage.kind == Kind::kImage;
+  if (of_prompt != (step < 0)) return false;
+  if (of_prompt) return true;
+  const bool before_blocks = stage.kind == Kind::kPatches || stage.kind == Kind::kPose || stage.kind == Kind::kTime ||
+                             stage.kind == Kind::kTimeProjection;
+  switch (work_of(step)) {
+    case sampling::StepWork::kFull:
+      return true;
+    case sampling::StepWork::kReuseResidual:
+      return before_blocks;
+    case sampling::StepWork::kReuseVelocity:
+      return false;
+    case sampling::StepWork::kConditionalOnly:
+      return before_blocks || sample < setup_.plan.videos;
+  }
+  ZT_CHECK(false);
+}
+
 // ---- against one rank -----------------------------------------------------------------------------------------------
 
 // The values of the ranks in place of those of one: `value` holds rows of all samples, from `row` on.
@@ -238,8 +286,9 @@ void ForwardChecks::put_back(int64_t step, std::string_view name, int64_t row, c
   const int64_t each = stage->by_token() ? tokens.size() : value.size() / value.extent(-1) / setup_.plan.samples();
   const size_t size = dtype_size(value.dtype());
   for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
+    if (!is_expected(step, *stage, sample)) continue;
     for (const RankValues::Piece& piece : ranks.pieces(step, *stage, sample, tokens)) {
-      ZT_CHECK(piece.value->dtype == value.dtype());
+      if (piece.value == nullptr || piece.value->dtype != value.dtype()) continue;
       const TensorView from = view_of(*piece.value);
       const int64_t begin = sample * each + piece.first - row;  // its place in `value`
       for (int64_t r = std::max<int64_t>(0, -begin); r < piece.rows; ++r) {
@@ -265,12 +314,14 @@ Observer ForwardChecks::of_one_rank() {
   };
 }
 
-// Whether the ranks have a value, and the one that it was made from: without blocks, a head is that of another step.
-bool ForwardChecks::is_computed(const RankValues& ranks, const Item& item) const {
-  const auto has = [&](const Stage& stage) {
-    return !ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step)).empty();
-  };
-  return has(stages_[item.place]) && (stages_[item.place].kind != Kind::kHead || has(stages_[item.place - 1]));
+// A value that a rank should have and has not.
+void ForwardChecks::note_missing(int64_t step, int64_t sample, size_t place,
+                                 const std::vector<RankValues::Piece>& pieces) {
+  CheckedValue value{stages_[place].tensor(), step, sample, 0, place, Against::kOneRank};
+  for (const RankValues::Piece& piece : pieces)
+    if (piece.value == nullptr) value.rank = piece.rank;
+  value.relative_l2 = value.max_abs = value.of_bound = INFINITY;
+  note(value);
 }
 
 void ForwardChecks::compare_stages(int64_t step) {
@@ -284,17 +335,28 @@ void ForwardChecks::compare_stages(int64_t step) {
     const double allowed = kOfStage * bound(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
+      if (!is_expected(step, stage, sample)) continue;
       const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, stage, sample, tokens);
       const std::vector<RankValues::Piece> of_one = one.pieces(step, stage, sample, tokens);
-      if (of_one.empty() || !is_computed(ranks, {step, sample, place})) continue;
+      ZT_CHECK(RankValues::is_complete(of_one), "{} of one rank", stage.tensor());
+      if (!RankValues::is_complete(of_ranks)) {
+        note_missing(step, sample, place, of_ranks);
+        continue;
+      }
       const Rows expected = RankValues::joined(of_one);
+      // The stream that the stage adds to, without what hints and faces have added since.
+      Rows before;
+      if (stage.kind == Kind::kFeedForward || (stage.kind == Kind::kCrossAttention && stage.index > 0)) {
+        const Stage from = stage.kind == Kind::kFeedForward ? Stage{Kind::kCrossAttention, stage.index, stage.control}
+                                                            : Stage{Kind::kFeedForward, stage.index - 1, stage.control};
+        const std::vector<RankValues::Piece> pieces = one.pieces(step, from, sample, tokens);
+        if (RankValues::is_complete(pieces)) before = RankValues::joined(pieces);
+      }
       for (const RankValues::Piece& piece : of_ranks) {
         if (piece.rows == 0) continue;
-        Rows part(piece.value->features, piece.rows);
-        for (int64_t f = 0; f < part.features; ++f)
-          std::copy_n(expected.feature(piece.feature + f) + piece.first, part.rows, part.feature(f));
+        const auto part = [&](const Rows& all) { return part_of(all, piece); };
         const wan::reference::StageError error =
-            stage_error(RankValues::rows_of_piece(piece), part, {}, allowed, setup_.plan.dtype);
+            stage_error(RankValues::rows_of_piece(piece), part(expected), part(before), allowed, setup_.plan.dtype);
         note({stage.tensor(), step, sample, piece.rank, place, Against::kOneRank, error.relative_l2, error.max_abs,
               allowed, error.of_bound});
       }
@@ -316,10 +378,7 @@ void ForwardChecks::compare_step(int64_t step) {
     value.of_bound = value.relative_l2 / kSame;
     return value;
   };
-  const Stage& last_block = stages_[stages_.size() - 2];
-  bool reused = false;
-  for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample)
-    reused = reused || values().pieces(step, last_block, sample, tokens_of(last_block, step)).empty();
+  const bool reused = work_of(step) != sampling::StepWork::kFull;
   has_reused_ = has_reused_ || reused;
   const CheckedValue velocity = compare("velocity", stages_.size());
   if (reused) {
@@ -336,7 +395,7 @@ void ForwardChecks::compare_step(int64_t step) {
 // Ranks share the rows of a frame. The same sums, so float32 may round a value to the level beside; bf16 rounds after
 // every convolution, of which there are some forty with three roundings each.
 void ForwardChecks::compare_frames(const TensorView& of_ranks, const TensorView& of_one) {
-  constexpr double kConvolutions = 40, kRoundings = 3, kBFloatUnit = 0x1p-9;
+  constexpr double kConvolutions = 40, kRoundings = 3, kBFloatUnit = 0x1p-9, kOne = 127.5;
   // Later segments begin with frames of the ones before, which were decoded from other latents here.
   const Segments& segments = setup_.plan.segments;
   const int64_t count = segments.count == 1 ? of_ranks.extent(0) : segments.frames, height = of_ranks.extent(1);
@@ -344,22 +403,22 @@ void ForwardChecks::compare_frames(const TensorView& of_ranks, const TensorView&
   for (int part = 0; part < parts; ++part) {
     const IndexRange cells = rows_of_part(setup_.plan.latent[1], parts, part);
     const int64_t rows = height / setup_.plan.latent[1];
-    double error = 0, norm = 0, most = 0;
+    CheckedValue value{"frames", std::ssize(timesteps_) - 1, 0, part, stages_.size() + 2, Against::kOneRank};
+    value.bound = 4 * std::sqrt(kConvolutions * kRoundings) * kBFloatUnit;
     for (int64_t frame = 0; frame < count; ++frame) {
       const TensorView a = of_ranks.select(0, frame).slice(0, cells.begin * rows, cells.end * rows),
                        b = of_one.select(0, frame).slice(0, cells.begin * rows, cells.end * rows);
+      double squares = 0;
       for (int64_t i = 0; i < a.size(); ++i) {
-        const double one = b.data<uint8_t>()[i], difference = a.data<uint8_t>()[i] - one;
-        error += difference * difference;
-        norm += one * one;
-        most = std::max(most, std::abs(difference));
+        const double levels = std::abs(a.data<uint8_t>()[i] - b.data<uint8_t>()[i]);
+        squares += levels * levels;
+        value.max_abs = std::max(value.max_abs, levels);
       }
+      // Of a frame, where 1 is half of the levels.
+      value.relative_l2 = std::max(value.relative_l2, std::sqrt(squares / static_cast<double>(a.size())) / kOne);
     }
-    CheckedValue value{"frames", std::ssize(timesteps_) - 1, 0, part, stages_.size() + 2, Against::kOneRank};
-    value.relative_l2 = error == 0 ? 0 : std::sqrt(error / norm);
-    value.max_abs = most;
-    value.bound = 4 * std::sqrt(kConvolutions * kRoundings) * kBFloatUnit;
-    value.of_bound = setup_.vae_dtype == DType::kBF16 ? value.relative_l2 / value.bound : most;  // of one level
+    value.of_bound =
+        setup_.vae_dtype == DType::kBF16 ? value.relative_l2 / value.bound : value.max_abs;  // of one level
     note(value);
   }
 }
@@ -375,10 +434,15 @@ std::vector<ForwardChecks::Item> ForwardChecks::items() const {
     if (std::find(steps.begin(), steps.end(), prompt) == steps.end()) steps.push_back(prompt);
     steps.push_back(step);
   }
+  // A stage is checked from the values of those before it.
   for (const int64_t step : steps) {
-    for (size_t place = 0; place < stages_.size(); ++place) {
-      for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
-        if (is_computed(ranks, {step, sample, place})) all.push_back({step, sample, place});
+    for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
+      bool complete = true;
+      for (size_t place = 0; place < stages_.size(); ++place) {
+        const Stage& stage = stages_[place];
+        if (!is_expected(step, stage, sample)) continue;
+        complete = complete && RankValues::is_complete(ranks.pieces(step, stage, sample, tokens_of(stage, step)));
+        if (complete) all.push_back({step, sample, place});
       }
     }
   }
@@ -390,43 +454,14 @@ std::vector<ForwardChecks::Item> ForwardChecks::items() const {
     return std::tuple(of_block, split_mix(number * kSplitMixStep));
   };
   std::sort(all.begin(), all.end(), [&](const Item& a, const Item& b) { return order(a) < order(b); });
-  return all;
+  std::vector<Item> in_order, rest;
+  std::set<Kind> seen;
+  for (const Item& item : all) (seen.insert(stages_[item.place].kind).second ? in_order : rest).push_back(item);
+  in_order.insert(in_order.end(), rest.begin(), rest.end());
+  return in_order;
 }
 
-// The weights of an expert that the float64 model has, and how far those of the run are from them.
-struct ForwardChecks::Weights {
-  Weights(const Expert& own, const Expert& reference, int threads, ThreadTeam& team, DType computed)
-      : run(&own == &reference ? nullptr : own.weights.source(threads)),
-        files(reference.weights.source(threads)),
-        dtype(computed),
-        parameters(files, team, [this](const std::string& name) { read.insert(name); }) {}
-
-  // Of the run's tensor, as it holds it, where it is stored in another format: what is stored alike must be the same.
-  double error(const std::string& name) {
-    if (run->info(name).dtype_name == files->info(name).dtype_name) return 0;
-    const auto [entry, added] = errors.try_emplace(name, 0);
-    if (!added) return entry->second;
-    const auto values = [&](const io::WeightSource& source) {
-      const Shape shape = source.info(name).shape;
-      Rows all(shape.size(), 1);
-      std::vector<float> stored(static_cast<size_t>(shape.size()));
-      source.read(name, TensorView(stored.data(), DType::kF32, shape));
-      source.release(name);
-      for (size_t i = 0; i < stored.size(); ++i)
-        all.values[i] = static_cast<double>(rounded(stored[i], wan::reference::rounding_of(dtype)));
-      return all;
-    };
-    return entry->second = relative_l2(values(*run), values(*files));
-  }
-
-  std::shared_ptr<const io::WeightSource> run, files;  // run null: the same
-  DType dtype;
-  wan::reference::Parameters parameters;
-  std::set<std::string> read;  // by the current stage
-  std::map<std::string, double> errors;
-};
-
-void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows) {
+void ForwardChecks::check_item(ReferenceWeights& weights, const Item& item, int64_t rows) {
   const Stage& stage = stages_[item.place];
   const wan::reference::StageInputs given = inputs(item.step, item.sample);
   const RankValues ranks = values();
@@ -441,91 +476,80 @@ void ForwardChecks::check_item(Weights& weights, const Item& item, int64_t rows)
     const int64_t step = of_prompt ? prompt_of(expert_of(item.step)) : item.step;
     return read[name] = RankValues::joined(ranks.pieces(step, *other, item.sample, tokens_of(*other, step)));
   };
-  const wan::reference::ForwardStages reference(config(), setup_.plan.dtype, weights.parameters, given, value);
+  const wan::reference::ForwardStages reference(config(), setup_.plan.dtype, weights.parameters(), given, value);
   const std::vector<RankValues::Piece> pieces =
       ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step));
   const int64_t first_token = tokens_of(stage, item.step).begin;
-  std::vector<int64_t> of;  // tokens, those of a piece side by side
-  std::vector<int64_t> begins;
+  // The tokens that are computed, those of a rank side by side; ranks that share its heads have the same.
+  std::vector<int64_t> of;
+  std::vector<IndexRange> rows_of_pieces;
   for (const RankValues::Piece& piece : pieces) {
-    begins.push_back(std::ssize(of));
-    const int64_t each = rows == 0 ? 0 : std::max<int64_t>(2, rows / std::ssize(pieces));
-    if (piece.feature == 0 && stage.by_token())
+    if (stage.by_token() && piece.feature == 0) {
+      const int64_t begin = std::ssize(of), each = rows == 0 ? 0 : std::max<int64_t>(2, rows / std::ssize(pieces));
       add_spread({first_token + piece.first, first_token + piece.first + piece.rows}, each, of);
+      rows_of_pieces.push_back({begin, std::ssize(of)});
+    } else if (stage.by_token()) {
+      rows_of_pieces.push_back(rows_of_pieces.back());
+    } else {
+      rows_of_pieces.push_back({0, piece.rows});
+    }
   }
-  begins.push_back(std::ssize(of));
-  if (stage.by_token() && of.empty()) return;
-  weights.read.clear();
+  weights.begin_stage();
   const Rows expected = reference.expected(stage, of), before = reference.stream_before(stage, of);
-  const Rows result = stage.by_token() ? RankValues::rows_at_tokens(pieces, of, first_token) : value(stage.tensor());
-  // Errors of independent weights add up as squares; rows that they fall on unevenly have several times as much.
-  constexpr double kUneven = 4;
-  double squares = 0;
-  if (weights.run != nullptr)
-    for (const std::string& name : weights.read) squares += std::pow(weights.error(name), 2);
-  const double allowed = bound(stage) + kUneven * std::sqrt(squares);
-  size_t number = 0;
-  for (const RankValues::Piece& piece : pieces) {
-    // Of self-attention, ranks have the same tokens and each its heads.
-    size_t from = number++;
-    while (from > 0 && pieces[from].feature > 0) --from;
-    std::vector<int64_t> mine(
-        static_cast<size_t>(stage.by_token() ? begins[from + 1] - begins[from] : std::min(expected.rows, result.rows)));
-    std::iota(mine.begin(), mine.end(), stage.by_token() ? begins[from] : 0);
-    if (mine.empty()) continue;
+  const Rows result = stage.by_token() ? RankValues::rows_at_tokens(pieces, of, first_token) : Rows();
+  const double allowed = bound(stage) + weights.budget();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const RankValues::Piece& piece = pieces[i];
+    // Rows of a text behind its end are nobody's.
+    std::vector<int64_t> mine(static_cast<size_t>(std::min(rows_of_pieces[i].size(), expected.rows)));
+    std::iota(mine.begin(), mine.end(), rows_of_pieces[i].begin);
     const auto part = [&](const Rows& all) {
       return all.rows == 0 ? Rows() : features_of(rows_at(all, mine), piece.feature, piece.value->features);
     };
-    const wan::reference::StageError error =
-        stage_error(part(result), part(expected), part(before), allowed, setup_.plan.dtype);
+    const Rows own = stage.by_token() ? part(result) : rows_at(RankValues::rows_of_piece(piece), mine);
+    const wan::reference::StageError error = stage_error(own, part(expected), part(before), allowed, setup_.plan.dtype);
     note({stage.tensor(), item.step, item.sample, piece.rank, item.place, Against::kFloat64, error.relative_l2,
           error.max_abs, allowed, error.of_bound});
-  }
-}
-
-// A tensor that is no rounding of the reference's is further off than others of its name in other blocks: their median.
-void ForwardChecks::compare_weights(const Weights& weights, int expert) {
-  constexpr double kFar = 4;
-  std::map<std::string, std::vector<double>> kinds;
-  const auto kind = [](const std::string& name) {
-    std::string text;
-    for (const char c : name)
-      if (c < '0' || c > '9') text += c;
-    return text;
-  };
-  for (const auto& [name, error] : weights.errors) kinds[kind(name)].push_back(error);
-  for (auto& [name, errors] : kinds) std::sort(errors.begin(), errors.end());
-  for (const auto& [name, error] : weights.errors) {
-    const std::vector<double>& others = kinds.at(kind(name));
-    const double median = others[others.size() / 2];
-    if (others.size() > 2 && error > kFar * median) {
-      note({fmt::format("weight {}", name), prompt_of(expert), 0, 0, 0, Against::kFloat64, error, 0, kFar * median,
-            error / (kFar * median)});
-    }
   }
 }
 
 void ForwardChecks::check_in_float64(const ModelFolder* reference, const Effort& effort,
                                      const std::function<void(int64_t done, int64_t total)>& progress,
                                      const std::function<bool()>& cancelled) {
+  using Clock = std::chrono::steady_clock;
   const std::vector<Item> all = items();
   stages_in_float64_ = std::ssize(all);
   ThreadTeam team(setup_.threads);
-  std::map<int, Weights> weights;
-  const auto begin = std::chrono::steady_clock::now();
+  std::map<size_t, ReferenceWeights> weights;
+  std::map<Kind, double> longest;  // seconds of a stage
+  const auto begin = Clock::now();
+  const auto seconds_since = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  const auto stop_if_cancelled = [&] {
+    if (cancelled && cancelled()) fail("interrupted while checking against float64");
+  };
   for (int64_t i = 0; i < std::ssize(all); ++i) {
     if (progress) progress(i, std::ssize(all));
-    if (cancelled && cancelled()) fail("interrupted while checking against float64");
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > effort.seconds) break;
     const Item& item = all[static_cast<size_t>(i)];
+    const auto known = longest.find(stages_[item.place].kind);
+    if (known != longest.end() && seconds_since(begin) + known->second > effort.seconds) continue;
     const auto expert = static_cast<size_t>(expert_of(item.step));
     const Expert& own = setup_.model.experts[expert];
     const Expert& files = reference == nullptr ? own : reference->experts[expert];
-    const auto of = weights.try_emplace(static_cast<int>(expert), own, files, setup_.threads, team, setup_.plan.dtype);
+    const auto of = weights.try_emplace(expert, own, files, setup_.plan.dtype, team, stop_if_cancelled);
+    const auto from = Clock::now();
     check_item(of.first->second, item, effort.rows);
+    double& most = longest[stages_[item.place].kind];
+    most = std::max(most, seconds_since(from));
     ++items_in_float64_;
   }
-  for (const auto& [expert, of] : weights) compare_weights(of, expert);
+  for (const auto& [expert, of] : weights) {
+    for (const ReferenceWeights::Damaged& tensor : of.damaged()) {
+      note({tensor.tensor, prompt_of(static_cast<int>(expert)), 0, 0, 0, Against::kWeights, tensor.relative_l2, 0,
+            tensor.bound, tensor.relative_l2 / tensor.bound});
+    }
+  }
   if (progress) progress(std::ssize(all), std::ssize(all));
 }
 

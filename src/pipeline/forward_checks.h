@@ -12,6 +12,7 @@
 
 #include "zoetrope/communicator.h"
 
+#include "models/sampling/step_cache.h"
 #include "models/wan/reference/forward_stages.h"
 #include "parallel/layout.h"
 #include "pipeline/denoise.h"
@@ -19,10 +20,13 @@
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
 #include "pipeline/rank_values.h"
+#include "pipeline/reference_weights.h"
 
 namespace zoetrope::pipeline {
 
-enum class Against : uint8_t { kOneRank, kFloat64 };
+// What a value is compared with. The weights of the run are compared with those of the float64 model.
+enum class Against : uint8_t { kOneRank, kOtherRanks, kFloat64, kWeights };
+inline constexpr size_t kAgainst = 4;
 
 // A value and how far it is from what it should be.
 struct CheckedValue {
@@ -66,11 +70,11 @@ class ForwardChecks {
   void compare_frames(const TensorView& of_ranks, const TensorView& of_one);
   struct Effort {
     int64_t rows = 0;    // tokens of each stage, spread over the ranks; 0: all
-    double seconds = 0;  // after these no other stage begins
+    double seconds = 0;  // after these no other stage begins, but at least one of each kind is checked
   };
-  // Against the float64 model: what is not of a block first, then blocks far from each other. `reference`: files that
-  // the run's weights were made from, whose weights it then has; the run's rounding of a stage's weights is added to
-  // the bound, and a tensor that is much further off than others of its kind is found as such. Null: the run's own.
+  // Against the float64 model: one stage of each kind first, then what is not of a block, then blocks far from each
+  // other. `reference`: files that the run's weights were made from, whose weights it then has; what the rounding of
+  // the run's explains is added to the bound (reference_weights.h). Null: the run's own.
   void check_in_float64(const ModelFolder* reference, const Effort& effort,
                         const std::function<void(int64_t done, int64_t total)>& progress,
                         const std::function<bool()>& cancelled);
@@ -84,8 +88,9 @@ class ForwardChecks {
   int64_t stages() const { return stages_in_float64_; }  // that float64 can check: one of a step and a sample each
   int64_t stages_checked() const { return items_in_float64_; }
   const std::vector<ReusedStep>& reused() const { return reused_; }
-  // After each step, one row of F32 values.
-  std::vector<TensorView> latents() const;
+  // The first is the noise, then those after each step: F32 values in one row.
+  std::vector<Tensor> latents() const;
+  bool uses_expert(int expert) const;
   std::string place_text(const CheckedValue& value) const;  // "step 2 of 50, conditional, rank 1"
 
  private:
@@ -100,6 +105,8 @@ class ForwardChecks {
   TensorView shared(int64_t step, const char* name, const Shape& shape) const;
   wan::reference::StageInputs inputs(int64_t step, int64_t sample) const;
   IndexRange tokens_of(const Stage& stage, int64_t step) const;
+  sampling::StepWork work_of(int64_t step) const;
+  bool is_expected(int64_t step, const Stage& stage, int64_t sample) const;
   void put_back(int64_t step, std::string_view name, int64_t row, const TensorView& value) const;
   void compare_stages(int64_t step);
   void compare_step(int64_t step);
@@ -109,11 +116,9 @@ class ForwardChecks {
     int64_t step, sample;
     size_t place;
   };
-  bool is_computed(const RankValues& ranks, const Item& item) const;
   std::vector<Item> items() const;  // that float64 can check, in the order in which it does
-  struct Weights;
-  void compare_weights(const Weights& weights, int expert);
-  void check_item(Weights& weights, const Item& item, int64_t rows);
+  void note_missing(int64_t step, int64_t sample, size_t place, const std::vector<RankValues::Piece>& pieces);
+  void check_item(ReferenceWeights& weights, const Item& item, int64_t rows);
 
   Setup setup_;
   parallel::ParallelLayout layout_;
@@ -124,7 +129,7 @@ class ForwardChecks {
   bool has_reused_ = false;
   std::map<std::pair<size_t, std::string>, CheckedValue> worst_;  // by kind of check and tensor
   std::optional<CheckedValue> first_outside_;
-  int64_t outside_ = 0, checked_[2] = {0, 0}, stages_in_float64_ = 0, items_in_float64_ = 0;
+  int64_t outside_ = 0, checked_[kAgainst] = {}, stages_in_float64_ = 0, items_in_float64_ = 0;
   std::vector<ReusedStep> reused_;
 };
 

@@ -26,11 +26,8 @@ std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Stage& sta
   const int64_t local = plan_.samples() / layout_.data, at = sample % local;
   const auto data = static_cast<int>(sample / local);
   const std::string name = stage.tensor();
+  if (!stage.by_token()) return shared(step, stage, data, at, local);
   std::vector<Piece> all;
-  if (!stage.by_token()) {
-    if (const std::optional<Piece> one = shared(step, stage, data, at, local)) all.push_back(*one);
-    return all;
-  }
   const parallel::ContextLayout context = context_of(step);
   for (int c = 0; c < context.ranks(); ++c) {
     const IndexRange shard = parallel::token_shard(plan_.tokens, context, c);
@@ -42,28 +39,32 @@ std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Stage& sta
       const int rank = layout_.rank_of(data, c, t);
       const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, name);
       const int64_t row = at * (end - begin);
-      if (value == nullptr || row + (end - begin) > value->rows) return {};
-      all.push_back({rank, value, row, end - begin, begin - tokens.begin, feature});
-      feature += value->features;
+      const bool has = value != nullptr && row + (end - begin) <= value->rows;
+      all.push_back({rank, has ? value : nullptr, row, end - begin, begin - tokens.begin, feature});
+      if (has) feature += value->features;
     }
   }
   return all;
 }
 
-// What is made once for a prompt or a step, by any rank of the sample's part of the data.
-std::optional<RankValues::Piece> RankValues::shared(int64_t step, const Stage& stage, int data, int64_t at,
-                                                    int64_t local) const {
+std::vector<RankValues::Piece> RankValues::shared(int64_t step, const Stage& stage, int data, int64_t at,
+                                                  int64_t local) const {
+  std::vector<Piece> all;
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     if (layout_.data_index(rank) != data) continue;
     const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, stage.tensor());
     if (value == nullptr) continue;
     // An image is of all samples; timesteps are of a sample each, or the two of a sample with clean tokens.
-    if (stage.kind == Kind::kImage) return Piece{rank, value, 0, value->rows, 0, 0};
-    if (stage.kind != Kind::kText && clean_tokens_) return Piece{rank, value, 0, value->rows, 0, 0};
-    const int64_t each = value->rows / local;
-    return Piece{rank, value, at * each, each, 0, 0};
+    const bool of_all = stage.kind == Kind::kImage || (stage.kind != Kind::kText && clean_tokens_);
+    const int64_t each = of_all ? value->rows : value->rows / local;
+    all.push_back({rank, value, of_all ? 0 : at * each, each, 0, 0});
   }
-  return std::nullopt;
+  return all;
+}
+
+bool RankValues::is_complete(const std::vector<Piece>& pieces) {
+  return !pieces.empty() &&
+         std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.value != nullptr; });
 }
 
 const ForwardRecord::Value* RankValues::any(int64_t step, const std::string& name, int data) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,9 +29,11 @@ class RankValues {
     const ForwardRecord::Value* value;
     int64_t row, rows, first, feature;
   };
-  // `tokens`: those that have a row. Empty where the step did not compute the stage for the sample.
+  // `tokens`: those that have a row. Of what is made once for a prompt or a step, the same rows of every rank that made
+  // it. A rank that lacks its rows has a piece without a value.
   std::vector<Piece> pieces(int64_t step, const wan::reference::Stage& stage, int64_t sample, IndexRange tokens) const;
-  // Of any rank of a part of the data; null where none has it.
+  static bool is_complete(const std::vector<Piece>& pieces);
+  // What any rank of a part of the data has; null where none has it.
   const ForwardRecord::Value* any(int64_t step, const std::string& name, int data) const;
 
   static wan::reference::Rows rows_of_piece(const Piece& piece);
@@ -43,8 +44,8 @@ class RankValues {
 
  private:
   parallel::ContextLayout context_of(int64_t step) const;
-  std::optional<Piece> shared(int64_t step, const wan::reference::Stage& stage, int data, int64_t at,
-                              int64_t local) const;
+  std::vector<Piece> shared(int64_t step, const wan::reference::Stage& stage, int data, int64_t at,
+                            int64_t local) const;
 
   const RunPlan& plan_;
   const parallel::ParallelLayout& layout_;

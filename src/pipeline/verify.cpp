@@ -63,12 +63,14 @@ GenerateOptions on_one_rank(GenerateOptions options) {
 
 // The next smaller size, where there is one: fewer steps, then frames, then pixels, then as few steps as show what one
 // leaves to the next.
-bool shrink(GenerateOptions& options) {
-  constexpr int64_t kSteps = 4, kFewestSteps = 2, kFrames = 5, kSide = 64, kCell = 16;
+// `switches`: within its steps it changes experts or reuses, which it then still has to do.
+bool shrink(GenerateOptions& options, bool switches) {
+  const int64_t few = switches ? 8 : 4, fewest = switches ? 4 : 2;
+  constexpr int64_t kFrames = 5, kSide = 64, kCell = 16;
   const bool has_levels = !options.sigmas.empty() || !options.timesteps.empty();
   const bool has_size = !options.latents.empty() || options.max_area.has_value();
-  if (!has_levels && options.num_inference_steps > kSteps) {
-    options.num_inference_steps = std::max(kSteps, options.num_inference_steps / 2);
+  if (!has_levels && options.num_inference_steps > few) {
+    options.num_inference_steps = std::max(few, options.num_inference_steps / 2);
     return true;
   }
   if (!has_size && options.pose_video.empty() && options.num_frames > kFrames) {
@@ -79,8 +81,8 @@ bool shrink(GenerateOptions& options) {
     for (int64_t* side : {&options.width, &options.height}) *side = std::max(kSide, *side / 2 / kCell * kCell);
     return true;
   }
-  if (has_levels || options.num_inference_steps <= kFewestSteps) return false;
-  options.num_inference_steps = kFewestSteps;
+  if (has_levels || options.num_inference_steps <= fewest) return false;
+  options.num_inference_steps = fewest;
   return true;
 }
 
@@ -98,20 +100,45 @@ double kept_bytes(const OpenModel& model, const RunPlan& plan) {
 // The options at a size that fits into the time and the memory, by prediction; as they are where nothing is known.
 GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const VerifySettings& settings, int ranks,
                         int processes_here) {
+  const bool as_asked = settings.as_asked || settings.minutes == 0;
+  const bool switches = model.folder.experts.size() > 1 || options.cache != sampling::StepCacheKind::kNone;
   GenerateOptions tried = options;
   for (;;) {
     const Run run(model, {tried});
     const Forecast forecast = run.forecast(ranks, processes_here);
     const auto limits = limits_here(model.memory, processes_here);
     const double left = limits.empty() ? INFINITY : limits.front().available.gigabytes() - forecast.memory.gigabytes();
+    constexpr double kSecondsOfMinute = 60, kShareOfMemory = 0.5, kGigabyte = 1e9;
+    const double needed = kept_bytes(model, run.plan()) / kGigabyte / kShareOfMemory;
+    if (as_asked && needed > left)
+      fail(
+          "verify: needs {:.3g} GB to keep the values of {}, and {:.3g} GB are left beside the run; take fewer steps, "
+          "frames or pixels, or minutes= to have them chosen",
+          needed, size_text(tried), std::max(0.0, left));
+    if (as_asked) return tried;
     double seconds = 0;
-    if (settings.minutes > 0 && forecast.seconds)
+    if (forecast.seconds)
       seconds = *forecast.seconds + Run(model, {on_one_rank(tried)}).forecast(1).seconds.value_or(0);
-    constexpr double kSecondsOfMinute = 60, kShare = 0.5;
-    const bool fits =
-        seconds <= settings.minutes * kSecondsOfMinute * kShare && kept_bytes(model, run.plan()) / 1e9 <= kShare * left;
-    if (fits || !shrink(tried)) return tried;
+    const bool fits = seconds <= settings.minutes * kSecondsOfMinute * kShareOfTime && needed <= left;
+    if (fits || !shrink(tried, switches)) return tried;
   }
+}
+
+// Throws Error unless both have the same tensors.
+void require_same_tensors(const ModelFolder& model, const ModelFolder& reference, const std::string& folder) {
+  bool same = model.experts.size() == reference.experts.size();
+  for (size_t i = 0; same && i < model.experts.size(); ++i) {
+    const auto own = model.experts[i].weights.source(1), other = reference.experts[i].weights.source(1);
+    for (const std::string& name : own->names()) {
+      const Shape shape = own->info(name).shape;
+      if (!other->contains(name) || !(other->info(name).shape == shape))
+        fail("reference={}: has no tensor '{}' of shape {}; name the files that the model was made from", folder, name,
+             shape.to_string());
+    }
+  }
+  if (!same)
+    fail("reference={}: has {}, the model {}; name the files that the model was made from", folder,
+         counted(std::ssize(reference.experts), "transformer"), counted(std::ssize(model.experts), "transformer"));
 }
 
 std::string weights_hash(const ModelFolder& model) {
@@ -152,34 +179,45 @@ VerifiedValue verified(const ForwardChecks& checks, const CheckedValue& value) {
   return {value.tensor, checks.place_text(value), value.relative_l2, value.max_abs, value.bound, value.of_bound};
 }
 
-const char* name_of(Against against) { return against == Against::kOneRank ? "one rank" : "float64"; }
+std::string sentence(const ForwardChecks& checks, const CheckedValue& value) {
+  const std::string place = fmt::format("{}: {}", checks.place_text(value), value.tensor);
+  if (!std::isfinite(value.max_abs)) return fmt::format("{} is missing or not finite", place);
+  const char* from = value.against == Against::kOneRank      ? "one rank"
+                     : value.against == Against::kOtherRanks ? "another rank, whose it should be"
+                     : value.against == Against::kWeights    ? "the reference"
+                                                             : "float64";
+  std::string text = fmt::format("{} is {:.3g} from {} (relative L2", place, value.relative_l2, from);
+  if (std::isfinite(value.of_bound)) text += fmt::format("; {:.3g} times its bound", value.of_bound);
+  return text + ")";
+}
 
 VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, const Run& run) {
   VerifyReport report;
   for (const CheckedValue& value : checks.worst()) {
-    VerifyReport::Check& check = value.against == Against::kOneRank ? report.one_rank : report.float64;
-    check.worst.push_back(verified(checks, value));
+    const bool exact = value.against == Against::kFloat64 || value.against == Against::kWeights;
+    (exact ? report.float64 : report.one_rank).worst.push_back(verified(checks, value));
   }
-  report.one_rank.values = checks.checked(Against::kOneRank);
+  report.one_rank.values = checks.checked(Against::kOneRank) + checks.checked(Against::kOtherRanks);
   report.float64.values = checks.checked(Against::kFloat64);
   report.stages = checks.stages();
   report.stages_checked = checks.stages_checked();
   for (const ReusedStep& step : checks.reused()) report.reused[step.step + 1] = step.relative_l2;
-  for (const TensorView& latents : checks.latents()) report.latents.push_back(mark_of(latents));
+  for (const Tensor& latents : checks.latents()) report.latents.push_back(mark_of(latents));
   report.outside = checks.outside();
   report.layers = static_cast<int>(model.experts.front().config.num_layers);
   report.dtype = run.plan().dtype == DType::kBF16 ? "bf16" : "float32";
-  report.weights = weights_hash(model);
   report.instruction_set = instruction_set();
   constexpr double kStagesOfLayer = 3;
   const wan::TransformerConfig& config = model.experts.front().config;
   report.step_bound = wan::reference::stage_bound(wan::reference::longest_sum(config), run.plan().dtype) *
                       std::sqrt(kStagesOfLayer * report.layers);
-  if (const std::optional<CheckedValue>& first = checks.first_outside()) {
-    report.first_outside =
-        fmt::format("{}: {} is {:.3g} from {} (relative L2; {:.3g} times its bound)", checks.place_text(*first),
-                    first->tensor, first->relative_l2, name_of(first->against), first->of_bound);
-  }
+  if (const std::optional<CheckedValue>& first = checks.first_outside())
+    report.first_outside = sentence(checks, *first);
+  std::vector<std::string> unused;
+  for (int expert = 0; expert < std::ssize(model.experts); ++expert)
+    if (!checks.uses_expert(expert)) unused.emplace_back(expert_name(expert));
+  if (run.plan().step_cache.index() != 0 && report.reused.empty()) unused.emplace_back("the step cache");
+  report.unused = fmt::format("{}", fmt::join(unused, ", "));
   return report;
 }
 
@@ -202,6 +240,7 @@ std::string check_text(const VerifyReport::Check& check) {
 std::string VerifyReport::text(bool whole) const {
   std::string text = fmt::format("Verified {} ({}): {}\n", counted(ranks, "rank"), layout, size);
   if (!reduced.empty()) text += fmt::format("  Asked for {}; minutes=0 verifies that\n", reduced);
+  if (!unused.empty()) text += fmt::format("  Not used in these steps, so not verified: {}\n", unused);
   text += fmt::format("  Against one rank, {}: {}\n", counted(one_rank.values, "value"), check_text(one_rank));
   text += fmt::format("  Against float64{}, {} of {}, {}: {}\n", reference.empty() ? "" : " with " + reference,
                       stages_checked, counted(stages, "stage"),
@@ -229,11 +268,12 @@ struct Verification::State {
       : model(opened),
         settings(asked),
         reference(opened_reference(opened, options, asked)),
+        weights(weights_hash(opened.folder)),
         ranks(of_ranks),
         run(opened, {checked_options(options)}),
         checks({opened.folder, run.plan(), options.vae_dtype, comm::process_threads(options.threads)}, of_ranks) {
     run.use_checks(checks);
-    if (settings.begins) settings.begins(run.identity({options.seed}));
+    if (settings.begins) settings.begins(run.identity({options.seed}), weights);
   }
   static std::optional<ModelFolder> opened_reference(const OpenModel& model, GenerateOptions options,
                                                      const VerifySettings& settings) {
@@ -241,17 +281,17 @@ struct Verification::State {
     options.model = settings.reference;
     options.transformer.clear();
     options.transformer_2.clear();
+    options.weights = WeightSource::kCheckpoint;
+    options.weights_seed.reset();
     ModelFolder reference = ModelFolder::open(options);
-    const wan::TransformerConfig &own = model.folder.experts.front().config, &wanted = reference.experts.front().config;
-    if (reference.experts.size() != model.folder.experts.size() || own.num_layers != wanted.num_layers ||
-        own.inner_dim() != wanted.inner_dim() || own.in_channels != wanted.in_channels)
-      fail("reference={}: is a model of another size; name the files that the model was made from", settings.reference);
+    require_same_tensors(model.folder, reference, settings.reference);
     return reference;
   }
 
   OpenModel& model;
   const VerifySettings settings;
   const std::optional<ModelFolder> reference;
+  const std::string weights;  // their hash
   const int ranks;
   Run run;
   ForwardChecks checks;
@@ -278,6 +318,7 @@ VerifyReport Verification::report(const Callbacks& callbacks) {
   s.checks.check_in_float64(s.reference ? &*s.reference : nullptr, {s.settings.rows, seconds}, callbacks.layer,
                             callbacks.cancelled);
   VerifyReport report = report_of(s.checks, s.model.folder, s.run);
+  report.weights = s.weights;
   report.ranks = s.ranks;
   report.rows = s.settings.rows;
   report.reference = s.settings.reference;

@@ -22,10 +22,12 @@ struct VerifySettings {
   // The weights that the float64 model computes with: the files that a quantised model was made from; empty: the
   // model's own. With others, the bounds hold the rounding of the run's format too.
   std::string reference;
-  double minutes = 10;  // 0: as long as it takes
-  int64_t rows = 64;    // tokens of each stage that are computed in float64; 0: all
-  // Is told which run it is before it begins, on each process; what it throws ends the verification.
-  std::function<void(const RunIdentity&)> begins = {};
+  double minutes = 10;    // 0: as long as it takes
+  int64_t rows = 64;      // tokens of each stage that are computed in float64; 0: all
+  bool as_asked = false;  // at the size of the options, whatever time and memory it takes
+  // Is told which run it is before it begins, and the hash of its weights, on each process; what it throws ends the
+  // verification.
+  std::function<void(const RunIdentity&, const std::string& weights)> begins = {};
 };
 
 // One value and how far it is off; forward_checks.h says more.
@@ -45,6 +47,7 @@ struct VerifyReport {
   std::string layout;   // "data 1 x context 4 (Ulysses 2 x ring 2)"
   std::string size;     // "480x832, 17 frames, 4 steps"
   std::string reduced;  // what was asked for, where that is more; else empty
+  std::string unused;   // what of the run such a size does not use: an expert, a step cache; else empty
   int ranks = 1, layers = 0;
   std::string dtype;
   RunIdentity run;
@@ -58,7 +61,7 @@ struct VerifyReport {
   Check one_rank, float64;
   int64_t stages = 0, stages_checked = 0, rows = 0;  // of float64: one of a step and a branch each
   std::map<int64_t, double> reused;  // by step, from 1: how far its velocity is from that of a whole forward
-  std::vector<LatentsMark> latents;  // after each step
+  std::vector<LatentsMark> latents;  // the noise, then those after each step
   double step_bound = 0;             // of the latents' relative L2 distance to those of another machine, a step
   int64_t outside = 0;
   std::string first_outside;  // a sentence; empty: every value is inside its bound

@@ -76,7 +76,7 @@ def a_certificate_is_checked_elsewhere(cwd):
     result = verify(cwd, "certificate=c.json", "ranks=2", "data_parallelism=1")
     assert result.returncode == 0 and "Wrote c.json" in result.stdout, result.stderr
     read = json.loads((pathlib.Path(cwd) / "c.json").read_text())
-    assert read["ranks"] == 2 and read["outside"] == 0 and len(read["latents"]) == 2, read
+    assert read["ranks"] == 2 and read["outside"] == 0 and len(read["latents"]) == 3, read
     tensors = [value["tensor"] for value in read["float64"]["worst"]]
     assert {"text_embedding", "block.0.self_attention", "proj_out"} <= set(tensors), tensors
     before = (pathlib.Path(cwd) / "c.json").read_bytes()
@@ -96,9 +96,14 @@ def certificates_of_other_runs_are_refused(cwd):
     refused(cwd, recheck(cwd, "height=64"), "other settings: height", left=left)
     for changes, said in (({"zoetrope_certificate": 99}, "has format 99"), ({"weights": "0" * 16}, "is of other weights"),
                           ({"outside": 3, "first_outside": "step 1: x is"}, "left its bounds: step 1: x is"),
-                          ({"files": {}}, "other files: "), ({"latents": read["latents"][:1]}, "the latents of 1 steps"),
-                          ({"latents": [dict(mark, hash="0", sample=[-v for v in mark["sample"]]) for mark in read["latents"]]},
-                           "after step 1 the latents are 2 (relative L2) from its")):
+                          ({"files": {}}, "other files: "), ({"latents": read["latents"][:1]}, "the latents of"),
+                          ({"latents": [dict(read["latents"][0], hash="0" * 16)] + read["latents"][1:]}, "other noise"),
+                          ({"latents": [dict(mark, hash="xyz") for mark in read["latents"]]}, "'xyz' is not a hash"),
+                          ({"latents": [dict(mark, sample=[1e300]) for mark in read["latents"]]}, "is no float32"),
+                          ({"settings": dict(read["settings"], seed="-1")}, "has no seed"),
+                          ({"latents": read["latents"][:1] + [dict(mark, hash="0" * 16, sample=[-v for v in mark["sample"]])
+                                                              for mark in read["latents"][1:]]},
+                           "more than the")):
         certificate(cwd, **changes)
         refused(cwd, recheck(cwd, file="changed.json"), said, left=left)
     for text, said in (("", "changed.json"), ("{", "changed.json"), ("{}", "is there and is no certificate"),

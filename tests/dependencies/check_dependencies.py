@@ -60,7 +60,7 @@ FORBIDDEN_NAMES = {
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"cli/inspect.cpp"} | {"src/pipeline/" + name for name in (
     "component_files.cpp", "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "face_ranks.cpp", "face_ranks.h", "forward_checks.cpp", "forward_checks.h", "halo_ranks.h", "model_folder.cpp",
-    "model_folder.h", "model_weights.cpp", "model_weights.h", "preview.cpp", "preview.h", "rank_values.cpp", "rank_values.h", "run_workload.cpp", "run_workload.h", "verify.cpp")}
+    "model_folder.h", "model_weights.cpp", "model_weights.h", "preview.cpp", "preview.h", "rank_values.cpp", "rank_values.h", "reference_weights.cpp", "reference_weights.h", "run_workload.cpp", "run_workload.h", "verify.cpp")}
 # Planning includes no stage of a run.
 PLANNING = {"src/pipeline/" + name for name in (
     "admission", "auto_plan", "layout_question", "plan", "planned_run", "profile_choice", "run_workload")}

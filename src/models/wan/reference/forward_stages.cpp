@@ -242,11 +242,13 @@ double stage_bound(int64_t terms, DType dtype) {
   return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
 }
 
-// A sinusoid's angle is a timestep times a frequency of at most 1, in float32: it is off by the last bit of a thousand.
+// The time embedding is float32 whatever the dtype is, and rounded behind it: a quarter of the roundings. A sinusoid's
+// angle is a timestep times a frequency of at most 1, in float32: it is off by the last bit of a thousand.
 double stage_bound(const Stage& stage, const TransformerConfig& config, DType dtype) {
   constexpr double kLargestTimestep = 1000;
-  const double angle = stage.kind == Stage::Kind::kTime ? kLargestTimestep * kFloatUnit : 0;
-  return stage_bound(longest_sum(config), dtype) + angle;
+  if (stage.kind != Stage::Kind::kTime) return stage_bound(longest_sum(config), dtype);
+  return stage_bound(longest_sum(config), DType::kF32) + kLargestTimestep * kFloatUnit +
+         (dtype == DType::kBF16 ? 4 * kBFloatUnit : 0);
 }
 
 StageError stage_error(const Rows& result, const Rows& expected, const Rows& before, double bound, DType dtype) {
