@@ -8,7 +8,8 @@ The slow rank has a quota of half a core, in periods of so many milliseconds (co
 thread and a core of their own, and the groups come before everything else on the machine. A round runs one rank on a whole
 core, and then every case; a step at best takes 1 / 1.5 of that one rank's. Model: demo/wan-tiny with a transformer as wide
 as Wan 1.3B's, four layers, random weights, 256 x 256 x 17. The first step of a run does not count; of auto the table has all
-steps after the first, and those behind the first change of shards.
+steps after the first, and those behind the first change of shards. The columns behind the seconds are relative to a step at
+best: median, least and most of the rounds' medians, and the mean of all steps.
 """
 import json
 import os
@@ -93,25 +94,27 @@ def main():
     remove_groups()
     make_groups(1000 * int(settings["period"]))
     ideals, times, behind, found = [], {}, {}, {}
-    with tempfile.TemporaryDirectory() as folder:
-        cwd = pathlib.Path(folder)
-        model = make_model(cwd / "model")
-        for _ in range(rounds):
-            command = [program, "generate", model, *KEYS, "trace=trace.json"]
-            one, _, _ = run(entering("whole", [*command, "num_inference_steps=4"]), cwd, 4)
-            ideals.append(statistics.median(one) / 1.5)
-            times.setdefault("one rank", []).append(one)
-            for strategy in STRATEGIES:
-                for weights, count in (("even", 4), ("auto", steps)):
-                    keys = [*command, f"attention={strategy}", f"shard_weights={weights}", f"num_inference_steps={count}"]
-                    ranks = [["-n", "1", *entering(group, keys)] for group in ("whole", "half")]
-                    case = f"{strategy}, {weights}"
-                    all_steps, used, changed = run(["mpirun", "--bind-to", "core", *ranks[0], ":", *ranks[1]], cwd, count)
-                    times.setdefault(case, []).append(all_steps)
-                    if changed:
-                        behind.setdefault(f"{case}, changed", []).append(changed)
-                    found.setdefault(case, []).append(used)
-    remove_groups()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            cwd = pathlib.Path(folder)
+            model = make_model(cwd / "model")
+            for _ in range(rounds):
+                command = [program, "generate", model, *KEYS, "trace=trace.json"]
+                one, _, _ = run(entering("whole", [*command, "num_inference_steps=4"]), cwd, 4)
+                ideals.append(statistics.median(one) / 1.5)
+                times.setdefault("one rank", []).append(one)
+                for strategy in STRATEGIES:
+                    for weights, count in (("even", 4), ("auto", steps)):
+                        keys = [*command, f"attention={strategy}", f"shard_weights={weights}", f"num_inference_steps={count}"]
+                        ranks = [["-n", "1", *entering(group, keys)] for group in ("whole", "half")]
+                        case = f"{strategy}, {weights}"
+                        all_steps, used, changed = run(["mpirun", "--bind-to", "core", *ranks[0], ":", *ranks[1]], cwd, count)
+                        times.setdefault(case, []).append(all_steps)
+                        if changed:
+                            behind.setdefault(f"{case}, changed", []).append(changed)
+                        found.setdefault(case, []).append(used)
+    finally:
+        remove_groups()
     print(f"{rounds} rounds; a step at best {statistics.median(ideals):.3f} s")
     print(f"{'':28} {'step, s':>9} {'least':>9} {'x at best':>10} {'least':>9} {'most':>9} {'mean':>9}")
     for case, of in (times | behind).items():

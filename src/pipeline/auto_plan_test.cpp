@@ -346,13 +346,18 @@ TEST(AgreedPlan, IsRankNulls) {
     const AutoPlan planned = agreed_plan(world, [&](const auto&) {
       AutoPlan mine;
       mine.layout.data = 7 + world.rank();
-      mine.layout.context.direction = Direction::kOpen;
+      mine.layout.context = {2, 3, Direction::kOpen, 4, 5, {}};
+      for (int rank = 0; rank < 30; ++rank) mine.layout.context.shard_weights.push_back(1 + rank + world.rank());
+      mine.layout.sharded = world.rank() != 0;
+      mine.layout.weight_shards = 6 + world.rank();
       mine.softmax = world.rank() == 0 ? Softmax::kFixedMax : Softmax::kOnline;
       return mine;
     });
-    if (planned.layout.data == 7 && planned.layout.context.direction == Direction::kOpen &&
-        planned.softmax == Softmax::kFixedMax)
-      ++agreed;
+    parallel::ParallelLayout expected{.data = 7, .context = {2, 3, Direction::kOpen, 4, 5, {}}};
+    for (int rank = 0; rank < 30; ++rank) expected.context.shard_weights.push_back(1 + rank);
+    expected.sharded = false;
+    expected.weight_shards = 6;
+    if (planned.layout == expected && planned.softmax == Softmax::kFixedMax) ++agreed;
   });
   EXPECT_EQ(agreed, 3);
 }

@@ -170,6 +170,18 @@ void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
   if (strategy.block_kv > 0) q.block_kv = strategy.block_kv;
 }
 
+// A list has one weight for each rank of a context.
+void fix_context_of_weights(planner::Question& q, const std::vector<int>& weights, int places) {
+  if (weights.empty()) return;
+  const auto count = static_cast<int>(weights.size());
+  const int ranks = q.request.context_ranks.value_or(places);
+  if (q.request.context_ranks ? ranks != count : ranks % count != 0) {
+    fail("shard_weights={} has {}, but the context has {}; give one for each", fmt::join(weights, ","),
+         counted(count, "number"), counted(ranks, "rank"));
+  }
+  q.request.context_ranks = count;
+}
+
 }  // namespace
 
 ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
@@ -204,8 +216,7 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   fix_by_keys(q, o.strategy);
   if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, places));
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
-  if (const std::vector<int>& weights = o.strategy.shard_weights.fixed; !weights.empty() && !q.request.context_ranks)
-    q.request.context_ranks = static_cast<int>(weights.size());
+  fix_context_of_weights(q, o.strategy.shard_weights.fixed, places);
   // A named topology keeps its ranks.
   q.request.one_context =
       q.sharded && !o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy);

@@ -80,6 +80,28 @@ TEST_F(LayoutQuestion, ANamedTopologyKeepsItsRanks) {
   }
 }
 
+TEST_F(LayoutQuestion, AListOfWeightsHasTheRanksOfAContext) {
+  options.strategy.shard_weights.fixed = {2, 1};
+  EXPECT_EQ(layout(2).context.shard_weights, (std::vector<int>{2, 1}));
+  EXPECT_EQ(layout(2).data, 1);
+  EXPECT_EQ(layout(4).context.shard_weights, (std::vector<int>{2, 1}));
+  EXPECT_EQ(layout(4).data, 2);
+  EXPECT_EQ(question(4).request.context_ranks, 2);
+  EXPECT_EQ(question(4).request.context.shard_weights, (std::vector<int>{2, 1}));
+  const auto asked = [&](int ranks) { return error_of([&] { question(ranks); }); };
+  for (const int ranks : {1, 3}) {
+    const std::string expected = fmt::format("shard_weights=2,1 has 2 numbers, but the context has {} rank", ranks);
+    EXPECT_THAT(refusal(ranks), HasSubstr(expected));
+    EXPECT_THAT(asked(ranks), HasSubstr(expected));
+  }
+  options.context_parallelism = 4;
+  EXPECT_THAT(refusal(4), HasSubstr("shard_weights=2,1 has 2 numbers, but the context has 4 ranks"));
+  EXPECT_THAT(asked(4), HasSubstr("shard_weights=2,1 has 2 numbers, but the context has 4 ranks"));
+  options.context_parallelism = -1;
+  options.strategy.deterministic = true;
+  EXPECT_EQ(question(2).request.context.shard_weights, (std::vector<int>{2, 1}));
+}
+
 TEST_F(LayoutQuestion, FlashDividesTheBranchesBeforeItGathers) {
   options.strategy.attention = "flash";
   EXPECT_EQ(layout(2).data, 2);

@@ -407,7 +407,11 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
                     timing.to_string() + s.memory.text();
     compare_with_plan(timing, s.attention, pass, result);
     result.summary = short_summary(timing, s.steps_made, result);
-    if (!s.shard_weights.empty()) result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ":"));
+    if (!s.shard_weights.empty()) {
+      result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ":"));
+    } else if (options_.strategy.shard_weights.automatic) {
+      result.summary += "Shard weights even\n";
+    }
   }
   return results;
 }

@@ -71,11 +71,11 @@ refused_words("a_contradicted_softmax", ["ulysses_custom_fixed_m", "softmax=fixe
               "attention=ulysses_custom_fixed_m", "softmax=online")
 refused_words("a_contradicted_direction", ["ulysses_ring_custom_bidir", "ring_direction=open", "ring_direction=forward"],
               SHAPE, "attention=ulysses_ring_custom_bidir", "ring_direction=forward", "ranks=4")
-refused_words("weights_of_another_context", ["shard_weights=2,1 has 2 numbers", "3 ranks"], SHAPE, "shard_weights=2,1",
+refused_words("weights_of_another_context", ["shard_weights=2,1", "has 2 numbers", "3 ranks"], SHAPE, "shard_weights=2,1",
               "ranks=3")
 refused_words("a_weight_of_nothing", ["shard_weights=2,0", "1 to 1000"], SHAPE, "shard_weights=2,0", "ranks=2")
 refused_words("weights_that_are_no_numbers", ["shard_weights=fast"], SHAPE, "shard_weights=fast", "ranks=2")
-refused_words("weights_as_measured", ["shard_weights=auto is not possible in attention"], SHAPE, "shard_weights=auto",
+refused_words("weights_as_measured", ["shard_weights=auto", "is not possible in attention"], SHAPE, "shard_weights=auto",
               "ranks=2")
 for ranks in (1, 2, 3, 5):
     refused_words(f"two_dimensions_of_{ranks}", [f"a context of {ranks} rank", "attention=ring or attention=ulysses"],

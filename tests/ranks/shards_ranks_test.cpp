@@ -38,10 +38,15 @@ constexpr Job kJobs[] = {
 };
 
 struct Layout {
-  int data, ulysses, ring;
-  int ranks() const { return data * ulysses * ring; }
+  int data, ulysses, ring, tensor = 1, gather = 1;
+  int ranks() const { return data * ulysses * ring * tensor * gather; }
+  std::string text() const {
+    return fmt::format("n{}_data{}_U{}R{}{}{}", ranks(), data, ulysses, ring, gather > 1 ? "_gather" : "",
+                       tensor > 1 ? fmt::format("_T{}", tensor) : "");
+  }
 };
-constexpr Layout kLayouts[] = {{1, 2, 1}, {1, 1, 2}, {1, 3, 1}, {1, 1, 3}, {1, 2, 2}, {2, 2, 1}, {1, 1, 7}};
+constexpr Layout kLayouts[] = {{1, 2, 1}, {1, 1, 2}, {1, 3, 1},    {1, 1, 3},      {1, 2, 2},
+                               {2, 2, 1}, {1, 1, 7}, {1, 1, 2, 2}, {1, 1, 1, 1, 3}};
 
 // What ranks say about a step is made up: one of them takes three times as long as the others, every four steps another
 // one; and steps become shorter, so that each change of shards seems to help.
@@ -95,6 +100,7 @@ pipeline::GenerateOptions options_of(const Job& job) {
     options.width = 48;
     options.guidance_scale = 1;
     options.num_frames = 10;
+    options.num_inference_steps = 6;
     options.segment_frame_length = 5;
     options.image = options.model + "/inputs/image.png";
     options.pose_video = ZOETROPE_POSE_VIDEO;
@@ -137,7 +143,9 @@ void moving_shards_match_one(const Job& job, const Layout& layout, comm::Communi
     if (!video) {
       pipeline::GenerateOptions options = options_of(job);
       options.data_parallelism = layout.data;
-      options.strategy.ulysses_shards = layout.ulysses;
+      options.tensor_parallelism = layout.tensor;
+      if (layout.gather > 1) options.strategy.attention = "gather";
+      else options.strategy.ulysses_shards = layout.ulysses;
       options.strategy.shard_weights.automatic = true;
       options.hardware = ZOETROPE_PROFILE;
       open = video = std::make_shared<OpenRun>(options);
@@ -162,8 +170,8 @@ void moving_shards_match_one(const Job& job, const Layout& layout, comm::Communi
     EXPECT_EQ(ours.step_cache->pattern, reference.step_cache->pattern);
     EXPECT_GE(ours.step_cache->reused, 3);
   }
-  fmt::print("{} n={} data={} U={} R={}: {} changes, {:.2g} off one rank\n", job.name, world.size(), layout.data,
-             layout.ulysses, layout.ring, times.changes(), relative_l2(ours.latents, reference.latents));
+  fmt::print("{} {}: {} changes, {:.2g} off one rank\n", job.name, layout.text(), times.changes(),
+             relative_l2(ours.latents, reference.latents));
 }
 
 const bool kRegistered = [] {
@@ -171,9 +179,7 @@ const bool kRegistered = [] {
     for (const Layout& layout : kLayouts) {
       if (layout.data > 1 && (job.cache == StepCacheKind::kCfg || std::string_view(job.name) == "animate")) continue;
       comm::register_rank_test(
-          "MovingShardsMatchOne",
-          fmt::format("{}_n{}_data{}_U{}R{}", job.name, layout.ranks(), layout.data, layout.ulysses, layout.ring),
-          {layout.ranks()}, __FILE__, __LINE__,
+          "MovingShardsMatchOne", fmt::format("{}_{}", job.name, layout.text()), {layout.ranks()}, __FILE__, __LINE__,
           [&job, &layout](comm::Communicator& world) { moving_shards_match_one(job, layout, world); });
     }
   }
