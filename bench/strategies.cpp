@@ -14,6 +14,9 @@ NamedStrategy::NamedStrategy(std::string row) : name(std::move(row)) {
   for (const std::string_view key : split(keys_of_row, '+')) set.set_argument(key);
   if (keys.attention == "auto")
     fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
+  if (keys.kv_exchange_dtype != attention::KVExchange::kAsComputed)
+    fail("strategies={}: rows are held against the exact result, from which kv_exchange_dtype leads away; leave it out",
+         name);
 }
 
 std::vector<NamedStrategy> parse_strategies(std::string_view words, const std::vector<std::string>& all) {

@@ -19,6 +19,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                         static_cast<int64_t>(dtype_size(problem.dtype))};
   sizes.log_sum_exp = problem.log_sum_exp;
+  sizes.kv_vector_bytes = parallel::kv_vector_bytes(strategy.kv_exchange, problem.head_dim);
   const Tensor logs =
       problem.log_sum_exp ? Tensor(DType::kF32, {problem.batch, attention.tokens().size(), problem.heads}) : Tensor();
   const parallel::Traffic sum = traffic(attention_program(sizes, attention.layout(), attention.softmax(), comm.rank()));
@@ -48,9 +49,9 @@ const bool kRegistered = [] {
     comm::register_rank_test("Counters", "gather", {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
       for (const int64_t tokens : {1, ranks, 61})
         for (const Softmax softmax : parallel::kSoftmaxes)
-          for (const bool logs : {false, true})
-            expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = logs},
-                        {.layout = {.gather = ranks}, .softmax = softmax});
+          for (const KVExchange exchange : parallel::kKVExchanges)
+            expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = tokens == 61},
+                        {.layout = {.gather = ranks}, .softmax = softmax, .kv_exchange = exchange});
     });
   for (int ranks = 1; ranks <= 7; ++ranks) {
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
@@ -63,10 +64,13 @@ const bool kRegistered = [] {
                 for (const Direction direction : parallel::kDirections)
                   for (const int chunks : {1, 2})
                     for (const Softmax softmax : parallel::kSoftmaxes)
-                      expect_sums(
-                          comm,
-                          {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
-                          {.layout = {ulysses, ring, direction, chunks}, .softmax = softmax});
+                      for (const KVExchange exchange : parallel::kKVExchanges)
+                        expect_sums(
+                            comm,
+                            {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
+                            {.layout = {ulysses, ring, direction, chunks},
+                             .softmax = softmax,
+                             .kv_exchange = exchange});
           });
     }
   }
