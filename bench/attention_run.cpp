@@ -92,6 +92,8 @@ void AttentionRank::repeat(int64_t runs, const char* span, AttentionMeasurement&
   result.bytes_copied = sum(counters.bytes_copied);
   result.tiles_fixed = sum(counters.tiles_fixed);
   result.tiles_online = sum(counters.tiles_online);
+  result.key_rounding = world_.all_reduce_max(counters.key_rounding);
+  result.value_rounding = world_.all_reduce_max(counters.value_rounding);
 }
 
 AttentionMeasurement AttentionRank::time(int64_t repeats, bool single_runs, const std::function<void()>& at_repeat) {

@@ -31,6 +31,7 @@ struct AttentionMeasurement {
 
   // Of one run, summed over ranks.
   int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;
+  double key_rounding = 0, value_rounding = 0;  // of the rank with the most
 };
 
 // One rank's part. All methods are collective.

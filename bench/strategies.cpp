@@ -16,6 +16,9 @@ NamedStrategy::NamedStrategy(std::string row) : name(std::move(row)) {
   attention::require_fixed_shards(keys, "bench");
   if (keys.attention == "auto")
     fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
+  if (keys.kv_exchange_dtype != attention::KVExchange::kAsComputed)
+    fail("strategies={}: rows are held against the exact result, from which kv_exchange_dtype leads away; leave it out",
+         name);
 }
 
 std::vector<NamedStrategy> parse_strategies(std::string_view words, const std::vector<std::string>& all) {

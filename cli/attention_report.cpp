@@ -74,6 +74,10 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
                       m.median_peak_flops() * 1e-9, bench::isa_name(bench::isa_of_kernel(m.implementation)));
   text += fmt::format("Tiles: {} fixed, {} online; sent between ranks: {}; longest wait of a rank: {}\n", m.tiles_fixed,
                       m.tiles_online, bytes_text(m.bytes_sent), seconds_text(bench::median(m.wait_seconds)));
+  if (m.key_rounding > 0 || m.value_rounding > 0) {
+    text += fmt::format("Exchange: keys are off by {:.3g} (relative L2), values by {:.3g}, on the rank with the most\n",
+                        m.key_rounding, m.value_rounding);
+  }
   if (errors) text += errors_text(*errors, p.tokens);
   return text;
 }
@@ -89,7 +93,9 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
                               {"tiles_fixed", m.tiles_fixed},
                               {"tiles_online", m.tiles_online},
                               {"bytes_sent", m.bytes_sent},
-                              {"wait_seconds", bench::median(m.wait_seconds)}};
+                              {"wait_seconds", bench::median(m.wait_seconds)},
+                              {"key_rounding", m.key_rounding},
+                              {"value_rounding", m.value_rounding}};
   if (errors) {
     json["rel_l2"] = errors->relative_l2;
     json["max_abs"] = errors->max_abs;
@@ -129,6 +135,7 @@ std::string attention_json_help() {
          "  tiles_fixed, tiles_online    groups of query rows × key blocks by the softmax used, summed over ranks\n"
          "  bytes_sent       between ranks, summed over ranks\n"
          "  wait_seconds     waiting for others, of the rank that waited longest; the median of the repeats\n"
+         "  key_rounding, value_rounding  relative L2 of what kv_exchange_dtype changed, of the rank with the most\n"
          "  predicted_seconds  the planner's prediction for what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"

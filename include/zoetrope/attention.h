@@ -55,6 +55,7 @@ struct Problem {
 };
 
 using parallel::Direction;
+using parallel::KVExchange;
 using parallel::Softmax;
 
 // How the ranks share the work, and how the kernel works.
@@ -68,6 +69,10 @@ struct Strategy {
   bool k_smoothing = true;     // fixed-max: offsets about the mean key
   bool deterministic = false;  // tile sizes from dtype, D and S alone: no tuned sizes, no search
   bool tile_search = false;    // where this machine was not tuned for the problem, do it now and remember the sizes
+  // Where keys and values leave their rank, all ranks, theirs included, attend them as rounded for the exchange: the
+  // result depends neither on the rank nor on how many there are, but differs from that of one rank alone, which
+  // exchanges nothing. Counters has the error.
+  KVExchange kv_exchange = KVExchange::kAsComputed;
 };
 
 // Of a kernel's tile; 0: tuned.
@@ -98,6 +103,7 @@ struct StrategyOptions {
   bool use_k_smoothing = true;
   bool enable_tile_search = false;
   bool deterministic = false;
+  KVExchange kv_exchange_dtype = KVExchange::kAsComputed;
 };
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
@@ -131,6 +137,9 @@ struct Counters {
   Traffic ring;              // K/V blocks, and in fixed-max their statistics
   Traffic gather;            // all keys and values at once
   int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
+  // Relative L2 of what the exchange changed in this rank's keys and in its values, the largest of any run.
+  double key_rounding = 0;
+  double value_rounding = 0;
   // Groups of query rows × blocks of keys, by the softmax that computed them; fixed-max may compute some online.
   int64_t tiles_fixed = 0;
   int64_t tiles_online = 0;

@@ -25,8 +25,17 @@ constexpr bool goes_both_ways(Direction direction) { return direction != Directi
 enum class Softmax : uint8_t { kOnline, kFixedMax };
 inline constexpr Softmax kSoftmaxes[] = {Softmax::kOnline, Softmax::kFixedMax};
 
-ZOETROPE_API const char* direction_name(Direction direction);  // as the keys ring_direction and softmax spell them
+// How keys and values travel between ranks. Nothing else is sent in fewer bits: not q, not o.
+enum class KVExchange : uint8_t {
+  kAsComputed,
+  kBFloat16,  // of float32 attention
+  kInt8,      // with a float32 scale per 32 values
+};
+inline constexpr KVExchange kKVExchanges[] = {KVExchange::kAsComputed, KVExchange::kBFloat16, KVExchange::kInt8};
+
+ZOETROPE_API const char* direction_name(Direction direction);  // as the keys of the same names spell them
 ZOETROPE_API const char* softmax_name(Softmax softmax);
+ZOETROPE_API const char* kv_exchange_name(KVExchange exchange);
 
 struct ContextLayout {
   int ulysses = 1;  // U

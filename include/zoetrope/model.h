@@ -221,6 +221,12 @@ struct StepCacheReport {
   std::optional<double> rel_l2;  // with cache_compare: of the latents to those without the cache
 };
 
+// Relative L2 of what kv_exchange_dtype changed in the keys and in the values of a rank, the largest of any rank, layer
+// and step.
+struct KVRounding {
+  double keys = 0, values = 0;
+};
+
 struct Video {
   Tensor frames;     // [num_frames, height, width, 3] U8 RGB; empty where they went to a sink, and on ranks but 0
   int64_t seed = 0;  // of the initial noise: the request's, or what was drawn
@@ -234,6 +240,7 @@ struct Video {
   std::vector<ComponentMemory> memory;        // in the order of time, the whole last; rank 0
   std::vector<PredictedPart> predicted;       // in the order of time; rank 0, empty where nothing was predicted
   int64_t bytes_sent = 0;                     // by attention, summed over ranks
+  std::optional<KVRounding> kv_rounding;      // with kv_exchange_dtype, where keys and values left their rank
   std::optional<double> one_rank_rel_l2;      // with compare_one_rank
   std::optional<StepCacheReport> step_cache;  // on rank 0, with a cache
 };

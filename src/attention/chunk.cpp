@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attention/strategy.h"
 #include "kernels/flash_attention/tile_search.h"
 
 namespace zoetrope::attention {
@@ -47,21 +48,38 @@ static_assert(static_cast<int>(MaskKind::kNone) == static_cast<int>(kernels::Mas
 static_assert(static_cast<int>(MaskKind::kKeyLengths) == static_cast<int>(kernels::MaskKind::kKeyLengths));
 static_assert(static_cast<int>(MaskKind::kKeyMask) == static_cast<int>(kernels::MaskKind::kKeyMask));
 
-kernels::KeyBlock key_block(const Folded& folded, char* rows, IndexRange keys) {
-  kernels::KeyBlock block;
-  block.k = folded.view(rows, keys.size(), 2, 0);
-  block.v = folded.view(rows, keys.size(), 2, 1);
-  block.first_key = keys.begin;
+bool narrows(const ChunkContext& context) { return context.program.wide.bytes > 0; }
+
+// Rows of keys and values as they travel.
+Folded sent_heads(const ChunkContext& context, int64_t heads) {
+  if (!narrows(context)) return folded_heads(context.problem, heads);
+  return {DType::kU8, context.problem.batch, heads,
+          kernels::narrow_bytes(*narrow_format(context.strategy.kv_exchange), context.problem.head_dim)};
+}
+
+FoldedBlock folded_block(const ChunkContext& context, int64_t heads, const BufferRange& at, IndexRange keys,
+                         const Buffers& buffers) {
+  const Folded sent = sent_heads(context, heads), wide = folded_heads(context.problem, heads);
+  char* rows = buffers.at(at);
+  FoldedBlock block;
+  if (narrows(context)) {
+    block.narrowed_k = sent.view(rows, keys.size(), 2, 0);
+    block.narrowed_v = sent.view(rows, keys.size(), 2, 1);
+    rows = buffers.at(context.program.wide);
+  }
+  block.keys.k = wide.view(rows, keys.size(), 2, 0);
+  block.keys.v = wide.view(rows, keys.size(), 2, 1);
+  block.keys.first_key = keys.begin;
   return block;
 }
 
-RingStatistics ring_statistics(const Problem& problem, const ChunkBuffers& chunk, IndexRange keys,
-                               const Buffers& buffers) {
+RingStatistics ring_statistics(const ChunkContext& context, const ChunkBuffers& chunk, const Buffers& buffers) {
   const auto record = [&](const BufferRange& at) {
-    return TensorView(buffers.at(at), DType::kF32, {problem.batch, chunk.heads.size(), 3 + problem.head_dim});
+    return TensorView(buffers.at(at), DType::kF32,
+                      {context.problem.batch, chunk.heads.size(), 3 + context.problem.head_dim});
   };
   RingStatistics statistics;
-  statistics.keys = key_block(folded_heads(problem, chunk.heads.size()), buffers.at(chunk.kv), keys);
+  statistics.keys = folded_block(context, chunk.heads.size(), chunk.kv, context.program.block, buffers);
   for (const BufferRange& at : chunk.records) statistics.parts.push_back(record(at));
   statistics.own = statistics.parts[static_cast<size_t>(chunk.own_record)];
   statistics.all = record(chunk.combined);
@@ -96,7 +114,8 @@ Chunk::Chunk(const ChunkContext& context, int index, const Buffers& buffers) {
   q = folded.view(buffers.at(chunk.q), program.block.size(), 1, 0);
   o = folded.view(buffers.at(chunk.o), program.block.size(), 1, 0);
   const auto place = [&](Region region, IndexRange of_heads, const BufferRange& at, int64_t tokens) {
-    const Folded rows = folded_heads(problem, of_heads.size(), region);
+    const Folded rows =
+        region == Region::kKV ? sent_heads(context, of_heads.size()) : folded_heads(problem, of_heads.size(), region);
     const int parts = region == Region::kKV ? 2 : 1;
     Place made{of_heads, rows.view(buffers.at(at), tokens, parts, 0), {}};
     if (parts == 2) made.second = rows.view(buffers.at(at), tokens, 2, 1);
@@ -124,19 +143,28 @@ Chunk::Chunk(const ChunkContext& context, int index, const Buffers& buffers) {
     logs = place(Region::kLogSumExp, heads, chunk.logs, program.block.size()).first;
     own_logs = place(Region::kLogSumExp, heads, chunk.own_logs, program.tokens.size());
   }
-  if (!chunk.records.empty()) statistics = ring_statistics(problem, chunk, program.block, buffers);
+  if (!chunk.records.empty()) statistics = ring_statistics(context, chunk, buffers);
   if (!program.computes(index)) return;
   kernel = std::make_unique<kernels::FlashAttention>(flash_problem(context, heads.size()));
 }
 
-std::vector<kernels::KeyBlock> key_blocks(const Chunk& chunk, std::span<const parallel::KeyBlock> fold,
-                                          const Buffers& buffers) {
-  std::vector<kernels::KeyBlock> blocks;
+std::vector<FoldedBlock> folded_blocks(const ChunkContext& context, const Chunk& chunk,
+                                       std::span<const parallel::KeyBlock> fold, const Buffers& buffers) {
+  std::vector<FoldedBlock> blocks;
   for (const parallel::KeyBlock& block : fold) {
-    blocks.push_back(key_block(chunk.folded, buffers.at(block.at), block.keys));
-    if (chunk.statistics) blocks.back().statistics = chunk.statistics->all;
+    blocks.push_back(folded_block(context, chunk.heads.size(), block.at, block.keys, buffers));
+    if (chunk.statistics) blocks.back().keys.statistics = chunk.statistics->all;
   }
   return blocks;
+}
+
+Place wide_keys(const ChunkContext& context, const Buffers& buffers) {
+  if (!narrows(context)) return {};
+  const IndexRange heads{0, context.problem.heads};
+  const Folded rows = folded_heads(context.problem, heads.size());
+  const int64_t tokens = context.program.tokens.size();
+  char* at = buffers.at(context.program.own_wide);
+  return {heads, rows.view(at, tokens, 2, 0), rows.view(at, tokens, 2, 1)};
 }
 
 std::vector<comm::Segment> segments(std::span<const Message> messages, const Buffers& buffers) {

@@ -50,9 +50,15 @@ struct Place {
   TensorView second;  // v, where it is one of keys and values
 };
 
+// Keys and values of a block, and where they travel in fewer bits what has arrived.
+struct FoldedBlock {
+  kernels::KeyBlock keys;             // [B, S_block, h, D]
+  TensorView narrowed_k, narrowed_v;  // [B, S_block, h, bytes of one] U8, to be widened into the keys first; or empty
+};
+
 // Statistics of all keys, over a ring, for fixed-max: [B, h, 3 + D] F32 each.
 struct RingStatistics {
-  kernels::KeyBlock keys;         // of this rank
+  FoldedBlock keys;               // of this rank
   TensorView own;                 // their record
   std::vector<TensorView> parts;  // of every rank that has keys, in ring order, `own` among them
   TensorView all;                 // combined
@@ -70,15 +76,19 @@ struct Chunk {
   std::unique_ptr<kernels::FlashAttention> kernel;  // none where this rank has no queries or the chunk no heads
   std::unique_ptr<kernels::FlashState> state;       // R > 1
 
-  // Where the model writes, by heads: own part in place, the rest straight in the message.
+  // Where the model writes, by heads: own part in place, the rest straight in the message. Keys and values in fewer
+  // bits are narrowed into theirs, [B, S_l, heads, bytes of one] U8.
   std::vector<Place> q_places, kv_places;
   Place own_output, own_logs;                    // inside o and logs
   std::vector<Place> output_places, log_places;  // where the output exchange brings those of other ranks
 };
 
 // What a fold of `chunk` adds, in order; masks are set at each run.
-std::vector<kernels::KeyBlock> key_blocks(const Chunk& chunk, std::span<const parallel::KeyBlock> fold,
-                                          const Buffers& buffers);
+std::vector<FoldedBlock> folded_blocks(const ChunkContext& context, const Chunk& chunk,
+                                       std::span<const parallel::KeyBlock> fold, const Buffers& buffers);
+
+// Where the model writes keys and values of all heads that travel in fewer bits; without heads where none do.
+Place wide_keys(const ChunkContext& context, const Buffers& buffers);
 
 std::vector<comm::Segment> segments(std::span<const parallel::Message> messages, const Buffers& buffers);
 

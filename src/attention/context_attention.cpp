@@ -14,6 +14,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "device/stream.h"
+#include "kernels/narrow/narrow.h"
 #include "trace/trace.h"
 
 namespace zoetrope::attention {
@@ -54,6 +55,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("k_smoothing", s.k_smoothing);
   mine.add("deterministic", s.deterministic);
   mine.add("tile_search", s.tile_search);
+  mine.add("kv_exchange_dtype", static_cast<int64_t>(s.kv_exchange));
   s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
   return mine;
 }
@@ -106,8 +108,9 @@ struct ContextAttention::Impl {
   Workspace workspace;
   size_t state_bytes = 0;
   std::vector<Chunk> chunks;
-  std::vector<std::vector<kernels::KeyBlock>> folds;  // of the program's, without masks
-  struct Posting {                                    // of a transfer
+  Place wide;                                   // see wide_keys()
+  std::vector<std::vector<FoldedBlock>> folds;  // of the program's, without masks
+  struct Posting {                              // of a transfer
     comm::Communicator* group = nullptr;
     const char* name = nullptr;
     std::vector<comm::Segment> sends, receives;
@@ -140,12 +143,14 @@ struct ContextAttention::Impl {
 
   void execute(const Call& call);
   void pack(const Call& call);
+  void narrow(const Call& call);
+  void widen(const FoldedBlock& block);
   void post(Posting& posting);
   void wait(Posting& posting);
   void measure_keys(const Chunk& chunk, const Call& call);
-  void fold(const Chunk& chunk, const std::vector<kernels::KeyBlock>& blocks, const Call& call);
+  void fold(const Chunk& chunk, const std::vector<FoldedBlock>& blocks, const Call& call);
   void finish(const Chunk& chunk, const Call& call);
-  void attend(const Chunk& chunk, const kernels::KeyBlock& block, const Call& call);
+  void attend(const Chunk& chunk, const FoldedBlock& block, const Call& call);
   TensorView queries(const Chunk& chunk, const Call& call) const;
   TensorView target(const Chunk& chunk, const Call& call) const;
   TensorView target_logs(const Chunk& chunk, const Call& call) const;
@@ -156,7 +161,7 @@ struct ContextAttention::Impl {
 void ContextAttention::Impl::build() {
   tokens = parallel::token_shard(problem.tokens, layout, axis->rank());
   spread = layout;
-  parallel::Sizes sizes = sizes_of(problem);
+  parallel::Sizes sizes = sizes_of(problem, strategy.kv_exchange);
   int rank = axis->rank();
   if (problem.key_tokens > 0) {
     spread = layout.alone();
@@ -176,7 +181,8 @@ void ContextAttention::Impl::build() {
     state_bytes += chunk.kernel->state_bytes();
   }
   for (const parallel::Fold& fold : program.folds)
-    folds.push_back(key_blocks(chunks[static_cast<size_t>(fold.chunk)], program.blocks_of(fold), buffers));
+    folds.push_back(folded_blocks(context, chunks[static_cast<size_t>(fold.chunk)], program.blocks_of(fold), buffers));
+  wide = wide_keys(context, buffers);
   for (const parallel::Transfer& transfer : program.transfers) {
     comm::Communicator& group = transfer.kind == parallel::Transfer::Kind::kGather ? axis->context()
                                 : transfer.on_ring()                               ? axis->ring_group()
@@ -197,15 +203,18 @@ void ContextAttention::Impl::collect_slots() {
     inputs.q = inputs.k = inputs.v = {{all, nothing}};
     return;
   }
+  const auto keys_in = [&](const Place& place) {
+    if (place.heads.empty()) return;
+    inputs.k.push_back({place.heads, place.first});
+    inputs.v.push_back({place.heads, place.second});
+  };
   for (const Chunk& chunk : chunks) {
     for (const Place& place : chunk.q_places)
       if (!place.heads.empty()) inputs.q.push_back({place.heads, place.first});
-    for (const Place& place : chunk.kv_places) {
-      if (place.heads.empty()) continue;
-      inputs.k.push_back({place.heads, place.first});
-      inputs.v.push_back({place.heads, place.second});
-    }
+    if (wide.heads.empty())
+      for (const Place& place : chunk.kv_places) keys_in(place);
   }
+  keys_in(wide);
   for (auto* list : {&inputs.q, &inputs.k, &inputs.v})
     std::sort(list->begin(), list->end(),
               [](const HeadSlot& a, const HeadSlot& b) { return a.heads.begin < b.heads.begin; });
@@ -297,6 +306,9 @@ void ContextAttention::Impl::execute(const Call& call) {
       case Op::Kind::kPack:
         if (call.direct) pack(call);
         break;
+      case Op::Kind::kNarrow:
+        narrow(call);
+        break;
       case Op::Kind::kPost:
         post(postings[index]);
         break;
@@ -339,11 +351,35 @@ void ContextAttention::Impl::pack(const Call& call) {
   for (const Chunk& chunk : chunks) {
     if (spread.ulysses > 1)
       for (const Place& place : chunk.q_places) copy_heads(*stream, call.q, place.heads, place.first, true);
+    if (!wide.heads.empty()) continue;  // keys and values are narrowed from where they are
     for (const Place& place : chunk.kv_places) {
       copy_heads(*stream, call.k, place.heads, place.first, true);
       copy_heads(*stream, call.v, place.heads, place.second, true);
     }
   }
+}
+
+void ContextAttention::Impl::narrow(const Call& call) {
+  const trace::Span span(stream->lane(), "narrow keys and values");
+  const kernels::NarrowFormat format = *narrow_format(strategy.kv_exchange);
+  const TensorView &k = call.direct ? call.k : wide.first, &v = call.direct ? call.v : wide.second;
+  kernels::Rounding of_keys, of_values;
+  for (const Chunk& chunk : chunks)
+    for (const Place& place : chunk.kv_places) {
+      if (place.first.size() == 0) continue;
+      of_keys += kernels::narrow(*stream, format, k.slice(2, place.heads.begin, place.heads.end), place.first);
+      of_values += kernels::narrow(*stream, format, v.slice(2, place.heads.begin, place.heads.end), place.second);
+    }
+  counters.key_rounding = std::max(counters.key_rounding, of_keys.relative_l2());
+  counters.value_rounding = std::max(counters.value_rounding, of_values.relative_l2());
+}
+
+void ContextAttention::Impl::widen(const FoldedBlock& block) {
+  if (!block.narrowed_k) return;
+  const trace::Span span(stream->lane(), "widen keys and values");
+  const kernels::NarrowFormat format = *narrow_format(strategy.kv_exchange);
+  kernels::widen(*stream, format, block.narrowed_k, block.keys.k);
+  kernels::widen(*stream, format, block.narrowed_v, block.keys.v);
 }
 
 void ContextAttention::Impl::post(Posting& posting) {
@@ -358,8 +394,9 @@ void ContextAttention::Impl::wait(Posting& posting) {
 }
 
 void ContextAttention::Impl::measure_keys(const Chunk& chunk, const Call& call) {
+  widen(chunk.statistics->keys);
   const trace::Span span(stream->lane(), "key statistics");
-  chunk.kernel->key_statistics(*stream, masked(chunk.statistics->keys, call.mask), chunk.statistics->own);
+  chunk.kernel->key_statistics(*stream, masked(chunk.statistics->keys.keys, call.mask), chunk.statistics->own);
 }
 
 TensorView ContextAttention::Impl::queries(const Chunk& chunk, const Call& call) const {
@@ -375,13 +412,15 @@ TensorView ContextAttention::Impl::target_logs(const Chunk& chunk, const Call& c
   return (spread.ulysses == 1 ? heads_of(chunk, call.logs) : chunk.logs).select(3, 0);
 }
 
-void ContextAttention::Impl::fold(const Chunk& chunk, const std::vector<kernels::KeyBlock>& blocks, const Call& call) {
+void ContextAttention::Impl::fold(const Chunk& chunk, const std::vector<FoldedBlock>& blocks, const Call& call) {
   const TensorView q = queries(chunk, call);
   double flops = 0;
-  for (const kernels::KeyBlock& block : blocks) flops += flops_of(q, block);
+  for (const FoldedBlock& block : blocks) flops += flops_of(q, block.keys);
   const trace::Span span(stream->lane(), "attention block", flops);
-  for (const kernels::KeyBlock& block : blocks)
-    add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block, call.mask)));
+  for (const FoldedBlock& block : blocks) {
+    widen(block);
+    add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block.keys, call.mask)));
+  }
 }
 
 void ContextAttention::Impl::finish(const Chunk& chunk, const Call& call) {
@@ -389,9 +428,10 @@ void ContextAttention::Impl::finish(const Chunk& chunk, const Call& call) {
   chunk.kernel->finish(*stream, *chunk.state, target(chunk, call), target_logs(chunk, call));
 }
 
-void ContextAttention::Impl::attend(const Chunk& chunk, const kernels::KeyBlock& keys, const Call& call) {
+void ContextAttention::Impl::attend(const Chunk& chunk, const FoldedBlock& keys, const Call& call) {
   const TensorView q = queries(chunk, call);
-  kernels::KeyBlock block = masked(keys, call.mask);
+  widen(keys);
+  kernels::KeyBlock block = masked(keys.keys, call.mask);
   if (call.direct && spread.ranks() == 1) {
     block.k = heads_of(chunk, call.k);
     block.v = heads_of(chunk, call.v);
@@ -495,6 +535,7 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
                                               comm::Communicator& context, Stream* stream, int threads) {
   auto impl = std::make_unique<Impl>();
   impl->problem = checked_problem(problem);
+  check_kv_exchange(strategy.kv_exchange, problem.dtype);
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads);
   // Before the context is split: ranks that disagree about U would split it differently.

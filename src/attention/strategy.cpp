@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "parallel/exchange.h"
 #include "parallel/shards.h"
 
 namespace zoetrope::attention {
@@ -161,6 +162,7 @@ Strategy requested_strategy(const StrategyOptions& options) {
   strategy.k_smoothing = options.use_k_smoothing;
   strategy.tile_search = options.enable_tile_search;
   strategy.deterministic = options.deterministic;
+  strategy.kv_exchange = options.kv_exchange_dtype;
   return strategy;
 }
 
@@ -207,10 +209,31 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   return checked;
 }
 
-parallel::Sizes sizes_of(const Problem& problem) {
+void check_kv_exchange(KVExchange exchange, DType dtype) {
+  if (exchange != KVExchange::kBFloat16 || dtype != DType::kBF16) return;
+  fail(
+      "kv_exchange_dtype=bf16: keys and values are computed in bf16 and travel so anyway; leave it out, or use "
+      "kv_exchange_dtype=int8");
+}
+
+std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange) {
+  switch (exchange) {
+    case KVExchange::kAsComputed:
+      return std::nullopt;
+    case KVExchange::kBFloat16:
+      return kernels::NarrowFormat::kBFloat16;
+    case KVExchange::kInt8:
+      return kernels::NarrowFormat::kInt8;
+  }
+  ZT_CHECK(false, "exchange {}", static_cast<int>(exchange));
+  return {};
+}
+
+parallel::Sizes sizes_of(const Problem& problem, KVExchange exchange) {
   parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                         static_cast<int64_t>(dtype_size(problem.dtype))};
   sizes.log_sum_exp = problem.log_sum_exp;
+  sizes.kv_vector_bytes = parallel::kv_vector_bytes(exchange, problem.head_dim);
   return sizes;
 }
 

@@ -2,8 +2,11 @@
 // configuration keys are public (zoetrope/attention.h).
 #pragma once
 
+#include <optional>
+
 #include "zoetrope/attention.h"
 
+#include "kernels/narrow/narrow.h"
 #include "parallel/layout.h"
 #include "parallel/shards.h"
 
@@ -28,6 +31,10 @@ Problem checked_problem(const Problem& problem);
 // The strategy with its layout and softmax filled in, for a context of `degree` ranks. Throws Error.
 Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads);
 
-parallel::Sizes sizes_of(const Problem& problem);
+// Throws Error for keys and values that would travel in the dtype that they are computed in.
+void check_kv_exchange(KVExchange exchange, DType dtype);
+std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange);  // none: as computed
+
+parallel::Sizes sizes_of(const Problem& problem, KVExchange exchange = KVExchange::kAsComputed);
 
 }  // namespace zoetrope::attention

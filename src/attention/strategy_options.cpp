@@ -10,10 +10,10 @@
 namespace zoetrope::attention {
 namespace {
 
-// The words of a key that may be unset.
-template <typename Value, size_t N>
-std::vector<std::pair<std::string, std::optional<Value>>> words(const Value (&values)[N], const char* (*name)(Value)) {
-  std::vector<std::pair<std::string, std::optional<Value>>> words;
+// The words of a key, which may be unset where To is an optional.
+template <typename To, typename Value, size_t N>
+std::vector<std::pair<std::string, To>> words(const Value (&values)[N], const char* (*name)(Value)) {
+  std::vector<std::pair<std::string, To>> words;
   for (const Value value : values) words.emplace_back(name(value), value);
   return words;
 }
@@ -47,7 +47,7 @@ std::string weights_text(const ShardWeights& weights) {
 }  // namespace
 
 void describe_layout_options(OptionSet& set, StrategyOptions& o) {
-  auto softmaxes = words(parallel::kSoftmaxes, parallel::softmax_name);
+  auto softmaxes = words<std::optional<Softmax>>(parallel::kSoftmaxes, parallel::softmax_name);
   softmaxes.emplace_back("auto", std::nullopt);
   const auto as_it_is = [](const auto& text) { return std::string(text); };
   set.value<std::string>("attention", o.attention, "auto, flash, gather, ring, ulysses, ulysses_ring, …", as_it_is,
@@ -58,7 +58,8 @@ void describe_layout_options(OptionSet& set, StrategyOptions& o) {
           "chooses")
       .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, parallel::kMostHeadChunks},
                "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
-      .choice("ring_direction", o.ring_direction, words(parallel::kDirections, parallel::direction_name),
+      .choice("ring_direction", o.ring_direction,
+              words<std::optional<Direction>>(parallel::kDirections, parallel::direction_name),
               "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
               "unset: as the planner chooses with attention=auto, else as the name says")
       .choice("softmax", o.softmax, softmaxes,
@@ -89,7 +90,13 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
             "search the tile sizes when a problem is met for the first time, and remember them")
       .flag("deterministic", o.deterministic,
             "tile sizes from dtype, head size and length alone, never tuned ones: the same bits for any number of "
-            "threads and any Ulysses degree");
+            "threads and any Ulysses degree")
+      .choice(
+          "kv_exchange_dtype", o.kv_exchange_dtype,
+          words<KVExchange>(parallel::kKVExchanges, parallel::kv_exchange_name),
+          "how keys and values travel between ranks: as_computed, in bf16 where the transformer computes in float32, "
+          "or in int8 with a scale per 32 values; what is not as_computed is rounded, and the summary says by how "
+          "much");
 }
 
 }  // namespace zoetrope::attention

@@ -210,7 +210,7 @@ TEST(Keys, AreDescribedOnce) {
   for (const char* argument :
        {"attention=ulysses_ring", "ulysses_shards=2", "ulysses_attention_chunks=3", "ring_direction=forward",
         "softmax=online", "flash_block_sizes={block_q: 64}", "use_base2_exp=true", "use_k_smoothing=false",
-        "enable_tile_search=true", "deterministic=false"})
+        "enable_tile_search=true", "deterministic=false", "kv_exchange_dtype=int8"})
     set.set_argument(argument);
   EXPECT_EQ(options.softmax, Softmax::kOnline);
   const Strategy strategy = parse_strategy(options, 4, 12);
@@ -218,6 +218,9 @@ TEST(Keys, AreDescribedOnce) {
   EXPECT_EQ(strategy.layout.head_chunks, 3);
   EXPECT_EQ(strategy.block_q, 64);
   EXPECT_TRUE(strategy.tile_search);
+  EXPECT_EQ(strategy.kv_exchange, KVExchange::kInt8);
+  EXPECT_THAT(error_of([&] { set.set_argument("kv_exchange_dtype=fp8"); }),
+              HasSubstr("'fp8' is unknown; one of: as_computed, bf16, int8"));
   set.set_argument("flash_block_sizes={block_kv: 512}");
   EXPECT_EQ(parse_strategy(options, 4, 12).block_q, 0);  // the whole key is set again
   set.set_argument("softmax=auto");
@@ -313,6 +316,12 @@ TEST(Plan, RefusesStrategies) {
   EXPECT_THAT(plan_refusal(kProblem, {.block_q = -1}), HasSubstr("block_q=-1"));
   EXPECT_THAT(plan_refusal(kProblem, {.deterministic = true, .tile_search = true}), HasSubstr("is not possible"));
   EXPECT_THAT(plan_refusal(kProblem, {.kernel = "warp"}), HasSubstr("warp"));
+  Problem problem = kProblem;
+  EXPECT_EQ(plan_refusal(problem, {.kv_exchange = KVExchange::kBFloat16}), "no error");
+  problem.dtype = DType::kBF16;
+  EXPECT_EQ(plan_refusal(problem, {.kv_exchange = KVExchange::kInt8}), "no error");
+  EXPECT_THAT(plan_refusal(problem, {.kv_exchange = KVExchange::kBFloat16}),
+              HasSubstr("kv_exchange_dtype=bf16: keys and values are computed in bf16 and travel so anyway"));
 }
 
 TEST(Plan, RefusesRanksThatDisagree) {
@@ -341,6 +350,8 @@ TEST(Plan, RefusesRanksThatDisagree) {
               HasSubstr("head_chunks 1, but rank 2 2"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q 0, but rank 2 64"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kv_exchange = KVExchange::kInt8; }),
+              HasSubstr("kv_exchange_dtype 0, but rank 2 2"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("k_smoothing 1, but rank 2 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("tile_search 0, but rank 2 1"));

@@ -1,6 +1,9 @@
 // Builds the tables of exchange.h.
 #include "parallel/exchange.h"
 
+#include "base/error.h"
+#include "parallel/ring.h"
+
 namespace zoetrope::parallel {
 namespace {
 
@@ -56,11 +59,25 @@ Exchange output_schedule(const Sizes& sizes, const ContextLayout& layout, int ra
   return exchange;
 }
 
+int64_t kv_vector_bytes(KVExchange exchange, int64_t head_dim) {
+  constexpr int64_t kFloat = 4, kBFloat16 = 2, kValuesOfScale = 32;
+  switch (exchange) {
+    case KVExchange::kAsComputed:
+      return 0;
+    case KVExchange::kBFloat16:
+      return round_up(head_dim * kBFloat16, kFloat);
+    case KVExchange::kInt8:
+      return ceil_div(head_dim, kValuesOfScale) * kFloat + round_up(head_dim, kFloat);
+  }
+  ZT_CHECK(false, "exchange {}", static_cast<int>(exchange));
+  return 0;
+}
+
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment) {
   if (segment.region == Region::kLogSumExp)
     return segment.tokens.size() * sizes.batch * segment.heads.size() * int64_t{sizeof(float)};
-  const int64_t rows = segment.region == Region::kKV ? 2 : 1;
-  return segment.tokens.size() * rows * sizes.batch * segment.heads.size() * sizes.head_dim * sizes.element_bytes;
+  if (segment.region == Region::kKV) return kv_bytes(sizes, segment.tokens, segment.heads.size());
+  return segment.tokens.size() * sizes.batch * segment.heads.size() * sizes.vector_bytes();
 }
 
 }  // namespace zoetrope::parallel

@@ -54,6 +54,10 @@ Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int 
 // The one after it: sends carry the peer's tokens of the own heads, receives the own tokens of the peer's heads.
 Exchange output_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
 
+// Of a key or value of one head as it travels, for Sizes::kv_vector_bytes: in bf16, or in int8 with a float32 for each
+// 32 values, filled up to whole float32s (kernels/narrow/); 0 as computed.
+int64_t kv_vector_bytes(KVExchange exchange, int64_t head_dim);
+
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment);
 
 }  // namespace zoetrope::parallel

@@ -42,6 +42,16 @@ AttentionProgram gather_program(const Sizes& sizes, const ContextLayout& layout,
   program.folds = {{0, 0, own.empty() ? size_t{0} : size_t{1}}};
   if (!own.empty()) program.blocks = {{all, chunk.kv}};
   program.ops = {{Op::Kind::kPack}, {Op::Kind::kPost}, {Op::Kind::kWait}, {Op::Kind::kAttend}};
+  if (sizes.kv_vector_bytes == 0) return program;
+
+  // Room for all keys at once, the own ones among them; the smallest that there is for a rank without any.
+  const auto wide_bytes = [&](IndexRange tokens) {
+    return tokens.size() * 2 * sizes.batch * sizes.heads * sizes.vector_bytes();
+  };
+  program.wide = {static_cast<int>(program.buffers.size()), 0, own.empty() ? 1 : wide_bytes(all)};
+  program.own_wide = {program.wide.buffer, 0, wide_bytes(own)};
+  program.buffers.push_back(program.wide.bytes);
+  program.ops.insert(program.ops.begin() + 1, {Op::Kind::kNarrow});
   return program;
 }
 

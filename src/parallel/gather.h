@@ -1,6 +1,6 @@
 // The program of a gather: queries stay where they are, and every rank gets the keys and values of all in one transfer.
 //
-//   Pack  Post [gather]  Wait [gather]  Attend
+//   Pack  Post [gather]  Wait [gather]  Attend          (and Narrow before Post, as in program.h)
 //
 // kv has room for all tokens: the own ones are written in place, those of each peer arrive at theirs, so that keys lie
 // in the order of the sequence and one Attend folds them as a single rank would. Next to a ring, this sends the same

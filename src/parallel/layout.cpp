@@ -24,6 +24,19 @@ const char* direction_name(Direction direction) {
   return "";
 }
 
+const char* kv_exchange_name(KVExchange exchange) {
+  switch (exchange) {
+    case KVExchange::kAsComputed:
+      return "as_computed";
+    case KVExchange::kBFloat16:
+      return "bf16";
+    case KVExchange::kInt8:
+      return "int8";
+  }
+  ZT_CHECK(false, "exchange {}", static_cast<int>(exchange));
+  return "";
+}
+
 const char* softmax_name(Softmax softmax) { return softmax == Softmax::kFixedMax ? "fixed_max" : "online"; }
 
 LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {

@@ -29,6 +29,7 @@ class Generator {
       book_chunk(chunk);
     }
     book_slots();
+    if (sizes.kv_vector_bytes > 0) book_wide();
     reserve();
   }
 
@@ -37,6 +38,7 @@ class Generator {
   AttentionProgram write() && {
     const bool group = layout_.ulysses > 1;
     if (layout_.ranks() > 1) add(Op::Kind::kPack, 0);
+    if (program_.wide.bytes > 0) add(Op::Kind::kNarrow, 0);
     int arriving = 0, returning = 0, statistics = 0;
     if (group) arriving = post_exchange(0);
     else if (gathers_) statistics = post_statistics(0);
@@ -168,7 +170,8 @@ class Generator {
     const int64_t of_keys = keys_bytes(block, chunk.heads);
     chunk.kv = book(std::max(of_keys, sum_bytes(outputs_.back().receives, Of::kRows)));
     chunk.own_q = rows(chunk.q, block.begin, own, row);
-    chunk.own_kv = {chunk.kv.buffer, (own.begin - block.begin) * 2 * row, keys_bytes(own, chunk.heads)};
+    chunk.own_kv = {chunk.kv.buffer, (own.begin - block.begin) * row_bytes(Region::kKV, chunk.heads),
+                    keys_bytes(own, chunk.heads)};
     if (layout_.ulysses > 1) chunk.own_o = rows(chunk.o, block.begin, own, row);
     chunk.o.bytes = o_bytes;
     chunk.kv.bytes = of_keys;
@@ -199,6 +202,22 @@ class Generator {
       }
     for (size_t slot = 0; slot < most.size(); ++slot)
       if (most[slot] > 0) slots_[slot] = book(most[slot]).buffer;
+  }
+
+  // For the own tokens of all heads, and for the largest block of a chunk; the first chunk has the most heads. All
+  // ranks have it, for all have the same ops.
+  void book_wide() {
+    const auto bytes = [&](int64_t tokens, int64_t heads) {
+      return tokens * 2 * sizes_.batch * heads * sizes_.vector_bytes();
+    };
+    const int64_t own = bytes(program_.tokens.size(), sizes_.heads);
+    int64_t most = 1;
+    if (program_.computes(0))
+      for (const RingStep& step : steps_)
+        for (const Piece& piece : step.compute)
+          most = std::max(most, bytes(piece.tokens.size(), program_.chunks[0].heads.size()));
+    program_.wide = book(std::max(own, most));
+    program_.own_wide = {program_.wide.buffer, 0, own};
   }
 
   // ---- transfers ----
@@ -319,7 +338,9 @@ int rank_of_peer(const ContextLayout& layout, const Transfer& transfer, int rank
 
 AttentionProgram attention_program(const Sizes& sizes, const ContextLayout& layout, Softmax softmax, int rank) {
   if (layout.gather > 1) return gather_program(sizes, layout, rank);
-  return Generator(sizes, layout, softmax, rank).write();
+  Sizes sent = sizes;
+  if (layout.ranks() == 1) sent.kv_vector_bytes = 0;  // nothing travels
+  return Generator(sent, layout, softmax, rank).write();
 }
 
 }  // namespace zoetrope::parallel

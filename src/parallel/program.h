@@ -18,6 +18,10 @@
 // All ranks have the same ops in the same order and number their transfers alike; what differs are messages and
 // blocks. A rank without a part in an op (no tokens, no heads of the chunk, the end of an open chain) has none there.
 //
+// Keys and values that travel in fewer bits (Sizes::kv_vector_bytes) are narrowed by their rank, right after Pack,
+// once: kv, slots and the messages hold them as they travel, and every hop sends on what it received. Whoever computes
+// with a block, its own rank included, widens it first: all ranks attend the same keys.
+//
 // Buffers over time (S_g tokens of the group, S_l of this rank, h heads of a chunk):
 //
 //   out      q and kv of the own tokens for each peer   then  O [S_g, B·h, D], which the output exchange sends
@@ -27,6 +31,8 @@
 //   records  statistics of the keys of each ring rank [B, h, 3 + D], and of all
 //   logs     where it is wanted and U > 1: the log-sum-exp, float32 [S_g, B·h], then that of the own tokens from each
 //            peer, one behind the other
+//   wide     where keys and values travel in fewer bits: those of the own tokens for all heads [S_l, 2, B·H, D], then
+//            the block that is computed with, [S_block, 2, B·h, D]
 #pragma once
 
 #include <cstddef>
@@ -97,6 +103,7 @@ struct Fold {
 struct Op {
   enum class Kind : uint8_t {
     kPack,        // q, k, v of a caller with buffers of its own into q, kv and out, all chunks; models write there
+    kNarrow,      // the own keys and values, from wide into kv and out as they travel, all chunks
     kPost,        // transfers[index]
     kWait,        // until all messages of transfers[index] are sent and received
     kStatistics,  // of the own keys
@@ -127,6 +134,8 @@ struct AttentionProgram {
   IndexRange tokens;             // global, of this rank
   IndexRange block;              // global, of its Ulysses group: its queries, and the keys it sends to others
   std::vector<int64_t> buffers;  // bytes of each
+  BufferRange wide;              // empty where keys and values travel as they are computed with
+  BufferRange own_wide;          // of the own tokens, in it
   std::vector<ChunkBuffers> chunks;
   std::vector<Transfer> transfers;  // in the order to post
   std::vector<Message> messages;

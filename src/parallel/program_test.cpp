@@ -22,6 +22,7 @@ TEST(Program, HoldsItsPropertiesForEveryLayout) {
                 if (tokens < 1 || (ring == 1 && (direction != Direction::kForward || gathers))) continue;
                 Sizes sizes{2, tokens, heads, 8, 2};
                 sizes.log_sum_exp = tokens % 2 == 1;
+                if (heads > ulysses) sizes.kv_vector_bytes = 12;  // an int8 vector of 8
                 for (const ContextLayout& layout : in_shards({ulysses, ring, direction, chunks})) {
                   ASSERT_EQ(anything_wrong(make_programs(sizes, layout, softmax), sizes, layout, gathers), "")
                       << fmt::format("{}, {} tokens, {} heads", text(layout, softmax), tokens, heads);
@@ -41,6 +42,26 @@ TEST(Program, KeysOfTheirOwnAreAttendedAtOnce) {
   EXPECT_EQ(program.buffers[static_cast<size_t>(program.chunks[0].kv.buffer)], 7 * 2 * 2 * 2 * 8 * 2);
 }
 
+// Buffers: the own keys and values wide, or the largest block; everything that travels in fewer bytes.
+TEST(Program, NarrowedKeysAndValues) {
+  Sizes sizes{2, 40, 4, 8, 4};
+  const ContextLayout layout{2, 2, Direction::kForward, 2};
+  const AttentionProgram whole = attention_program(sizes, layout, Softmax::kOnline, 1);
+  EXPECT_EQ(whole.wide.bytes, 0);
+  sizes.kv_vector_bytes = 12;
+  const AttentionProgram program = attention_program(sizes, layout, Softmax::kOnline, 1);
+  EXPECT_EQ(program.own_wide.bytes, 10 * 2 * 2 * 4 * 8 * 4);
+  EXPECT_EQ(program.wide.bytes, program.own_wide.bytes);  // a block: twice the tokens, a quarter of the heads
+  EXPECT_EQ(program.chunks[0].kv.bytes, 20 * 2 * 2 * 1 * 12);
+  EXPECT_EQ(whole.chunks[0].kv.bytes, 20 * 2 * 2 * 1 * 8 * 4);
+  for (size_t i = 0; i < program.messages.size(); ++i) {
+    const Message &narrow = program.messages[i], &wide = whole.messages[i];
+    EXPECT_EQ(narrow.at.bytes * (narrow.region == Region::kKV ? 32 : 12), wide.at.bytes * 12);
+  }
+  // Nothing travels on one rank.
+  EXPECT_EQ(attention_program(sizes, {}, Softmax::kOnline, 0).wide.bytes, 0);
+}
+
 TEST(Program, FixedMaxWithoutARingHasNoStatistics) {
   const Sizes sizes{1, 9, 4, 8, 2};
   EXPECT_EQ(anything_wrong(make_programs(sizes, {3, 1, Direction::kForward, 2}, Softmax::kFixedMax), sizes, {3, 1},
@@ -51,8 +72,8 @@ TEST(Program, FixedMaxWithoutARingHasNoStatistics) {
 std::string text(const AttentionProgram& program) {
   std::string line;
   for (const Op& op : program.ops) {
-    constexpr const char* kNames[] = {"pack", "post", "wait",   "measure", "combine", "init",
-                                      "fold", "done", "attend", "own",     "unpack"};
+    constexpr const char* kNames[] = {"pack", "narrow", "post", "wait",   "measure", "combine",
+                                      "init", "fold",   "done", "attend", "own",     "unpack"};
     if (!line.empty()) line += ' ';
     line += kNames[static_cast<int>(op.kind)];
     if (op.kind != Kind::kPost && op.kind != Kind::kWait) continue;
@@ -80,6 +101,12 @@ TEST(Program, OrderAsDrawn) {
   EXPECT_EQ(order(1, 1, 2, Softmax::kOnline), "attend attend");
   EXPECT_EQ(text(attention_program({1, 40, 8, 8, 2}, {.gather = 4}, Softmax::kFixedMax, 2)),
             "pack post:g0 wait:g0 attend");
+  Sizes narrowed{1, 40, 8, 8, 2};
+  narrowed.kv_vector_bytes = 12;
+  EXPECT_EQ(text(attention_program(narrowed, {.gather = 4}, Softmax::kOnline, 2)),
+            "pack narrow post:g0 wait:g0 attend");
+  EXPECT_EQ(text(attention_program(narrowed, {1, 2}, Softmax::kOnline, 0)),
+            "pack narrow init post:h0 fold wait:h0 fold done");
 }
 
 // ---- every property notices a program that breaks it ----
@@ -268,6 +295,37 @@ TEST_F(Tampered, LogSumExpNotSentHome) {
 TEST_F(Tampered, OpsOfOneRankInAnotherOrder) {
   move(find(Kind::kInit), find(Kind::kStatistics));
   EXPECT_THAT(order_differs(programs), HasSubstr("other ops"));
+}
+
+// The same programs with keys and values in fewer bits.
+class TamperedNarrow : public Tampered {
+ protected:
+  void SetUp() override {
+    Sizes sizes = kSizes;
+    sizes.kv_vector_bytes = 12;
+    std::ranges::move(make_programs(sizes, kLayout, Softmax::kFixedMax), programs.begin());
+    ASSERT_EQ(anything_wrong(programs, sizes, kLayout, true), "");
+  }
+};
+
+TEST_F(TamperedNarrow, SentBeforeItIsNarrowed) {
+  move(find(Kind::kNarrow), find(Kind::kPost));
+  EXPECT_THAT(misused_memory(program), HasSubstr("is not there"));
+}
+
+TEST_F(TamperedNarrow, NarrowedAfterAnotherBlockIsInItsPlace) {
+  program.ops.insert(program.ops.begin() + static_cast<std::ptrdiff_t>(find(Kind::kFold) + 1), {Kind::kNarrow});
+  EXPECT_NE(misused_memory(program), "");
+}
+
+TEST_F(TamperedNarrow, NeverNarrowed) {
+  erase(find(Kind::kNarrow));
+  EXPECT_THAT(misused_memory(program), HasSubstr("is not there"));
+}
+
+TEST_F(TamperedNarrow, WideKeysOutsideOfTheirBuffer) {
+  program.wide.bytes += 1;
+  EXPECT_THAT(misused_memory(program), HasSubstr("outside"));
 }
 
 TEST_F(Tampered, UnpackedTwiceOrNever) {

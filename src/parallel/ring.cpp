@@ -123,7 +123,7 @@ int64_t statistics_bytes(const Sizes& sizes, int64_t heads) {
 }
 
 int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads) {
-  return tokens.size() * 2 * sizes.batch * heads * sizes.head_dim * sizes.element_bytes;
+  return tokens.size() * 2 * sizes.batch * heads * sizes.sent_kv_vector_bytes();
 }
 
 }  // namespace zoetrope::parallel

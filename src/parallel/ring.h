@@ -85,7 +85,7 @@ std::vector<int> statistics_ranks(int64_t tokens, const ContextLayout& layout);
 // Of one record: a number n, a radius, the largest |v| and the mean key per (batch, head), float32.
 int64_t statistics_bytes(const Sizes& sizes, int64_t heads);
 
-// Bytes of the keys and values of `tokens`, for `heads` heads.
+// Bytes of the keys and values of `tokens`, for `heads` heads, as they travel.
 int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads);
 
 }  // namespace zoetrope::parallel

@@ -41,6 +41,11 @@ struct Sizes {
   int64_t element_bytes = 4;
   int64_t key_tokens = 0;    // of cross-attention, whole on every rank; 0: the keys are the sequence's
   bool log_sum_exp = false;  // is an output too
+  // Of one head's key, or value, of a token as it travels between ranks; 0: as it is computed with.
+  int64_t kv_vector_bytes = 0;
+
+  int64_t vector_bytes() const { return head_dim * element_bytes; }
+  int64_t sent_kv_vector_bytes() const { return kv_vector_bytes > 0 ? kv_vector_bytes : vector_bytes(); }
 };
 
 // The sum of the weights of the ranks from `begin` to `end`.

@@ -147,6 +147,7 @@ class Memory {
 
  private:
   enum class Access : uint8_t { kRead, kWrite };
+  static constexpr IndexRange kAllHeads{-1, -1};
 
   const ChunkBuffers& chunk_of(const Op& op) const { return program_.chunks[static_cast<size_t>(op.chunk)]; }
   const Transfer& transfer_of(const Op& op) const { return program_.transfers[static_cast<size_t>(op.index)]; }
@@ -203,13 +204,30 @@ class Memory {
 
   // q, k, v of the own tokens, as Pack or a model writes them.
   void write_inputs() {
-    for (const ChunkBuffers& chunk : program_.chunks) {
-      write(chunk.own_q, Region::kQ, chunk.heads, program_.tokens);
-      write(chunk.own_kv, Region::kKV, chunk.heads, program_.tokens);
-    }
+    const bool narrows = program_.wide.bytes > 0;
+    for (const ChunkBuffers& chunk : program_.chunks) write(chunk.own_q, Region::kQ, chunk.heads, program_.tokens);
+    if (narrows) write(program_.own_wide, Region::kKV, kAllHeads, program_.tokens);
+    else write_own_keys();
     for (const Transfer& transfer : program_.transfers)
       if (transfer.kind == Transfer::Kind::kExchange)
-        for (const Message& m : program_.sends(transfer)) write(m.at, m.region, m.heads, m.tokens);
+        for (const Message& m : program_.sends(transfer))
+          if (!narrows || m.region != Region::kKV) write(m.at, m.region, m.heads, m.tokens);
+  }
+  void write_own_keys() {
+    for (const ChunkBuffers& chunk : program_.chunks) write(chunk.own_kv, Region::kKV, chunk.heads, program_.tokens);
+  }
+  void narrow() {
+    read(program_.own_wide, Region::kKV, kAllHeads, program_.tokens);
+    write_own_keys();
+    for (const Transfer& transfer : program_.transfers)
+      if (transfer.kind == Transfer::Kind::kExchange)
+        for (const Message& m : program_.sends(transfer))
+          if (m.region == Region::kKV) write(m.at, m.region, m.heads, m.tokens);
+  }
+  // Of keys that are computed with: where they travel in fewer bits, wide is overwritten.
+  void read_keys(const BufferRange& at, const ChunkBuffers& chunk, IndexRange keys) {
+    read(at, Region::kKV, chunk.heads, keys);
+    if (program_.wide.bytes > 0) write(program_.wide, Region::kKV, chunk.heads, {keys.begin, keys.begin + 1});
   }
 
   void step(const Op& op) {
@@ -219,6 +237,9 @@ class Memory {
     switch (op.kind) {
       case Kind::kPack:
         break;  // before the first op that reads; see write_inputs()
+      case Kind::kNarrow:
+        narrow();
+        break;
       case Kind::kPost:
         for (const Message& m : program_.sends(transfer_of(op))) read(m.at, m.region, m.heads, m.tokens);
         for (const Message& m : program_.receives(transfer_of(op))) touch(m.at, Access::kWrite);
@@ -230,7 +251,7 @@ class Memory {
         break;
       case Kind::kStatistics:
         if (!computes) break;
-        read(chunk.kv, Region::kKV, chunk.heads, block);
+        read_keys(chunk.kv, chunk, block);
         write(chunk.records[static_cast<size_t>(chunk.own_record)], Region::kStatistics, chunk.heads, block);
         break;
       case Kind::kCombine:
@@ -248,7 +269,7 @@ class Memory {
         read(chunk.q, Region::kQ, chunk.heads, block);
         if (!chunk.records.empty()) read(chunk.combined, Region::kStatistics, chunk.heads, {});
         for (const KeyBlock& keys : program_.blocks_of(program_.folds[static_cast<size_t>(op.index)]))
-          read(keys.at, Region::kKV, chunk.heads, keys.keys);
+          read_keys(keys.at, chunk, keys.keys);
         if (op.kind == Kind::kFold) break;
         [[fallthrough]];
       case Kind::kFinish:

@@ -58,10 +58,15 @@ inline Traffic traffic(const AttentionProgram& program) {
     const ChunkBuffers& chunk = program.chunks[static_cast<size_t>(op.chunk)];
     if (op.kind == Op::Kind::kUnpackOwn) total.unpacked += chunk.own_o.bytes + chunk.own_logs.bytes;
     if (op.kind != Op::Kind::kPack) continue;
-    // Where no exchange moves q, it is read where the caller has it. What is sent to peers is packed too.
-    total.packed += total.exchange_sent;
+    // Where no exchange moves q, it is read where the caller has it, and so are keys and values that are narrowed. What
+    // is sent to peers is packed too.
+    const bool narrows = program.wide.bytes > 0;
+    for (const Transfer& transfer : program.transfers)
+      if (transfer.kind == Transfer::Kind::kExchange)
+        for (const Message& send : program.sends(transfer))
+          if (!narrows || send.region != Region::kKV) total.packed += send.at.bytes;
     for (const ChunkBuffers& each : program.chunks)
-      total.packed += each.own_kv.bytes + (each.own_o.bytes > 0 ? each.own_q.bytes : 0);
+      total.packed += (narrows ? 0 : each.own_kv.bytes) + (each.own_o.bytes > 0 ? each.own_q.bytes : 0);
   }
   total.unpacked += total.output_received;
   return total;

@@ -136,6 +136,20 @@ TEST(Traffic, BatchTwoIsTwiceBatchOne) {
   }
 }
 
+// An int8 key of 128 values, with four scales, takes 144 bytes instead of 512; q and o take what they took. No key is
+// packed: it is narrowed from where it is.
+TEST(Traffic, NarrowedKeysByHand) {
+  Sizes sizes{1, 32760, 40, 128, 4};
+  sizes.kv_vector_bytes = 144;
+  const Traffic t = sums(sizes, {2, 2}, 0);
+  EXPECT_EQ(t.exchange_sent, int64_t{8190} * 20 * (128 * 4 + 2 * 144));
+  EXPECT_EQ(t.ring_sent, int64_t{2} * 16380 * 20 * 144);
+  EXPECT_EQ(t.output_sent, int64_t{8190} * 20 * 128 * 4);
+  EXPECT_EQ(t.packed, int64_t{8190} * 40 * 128 * 4);
+  EXPECT_EQ(sums(sizes, {.gather = 4}, 0).gather_sent, int64_t{3} * 8190 * 2 * 40 * 144);
+  EXPECT_EQ(sums(sizes, {.gather = 4}, 0).packed, 0);
+}
+
 TEST(Traffic, OneRankMovesAndCopiesNothing) {
   const Traffic t = sums({1, 100, 4, 64, 4}, {1, 1}, 0);
   EXPECT_EQ(t.sent() + t.received() + t.packed + t.unpacked, 0);

@@ -79,6 +79,8 @@ void add(const attention::Counters& more, attention::Counters& sum) {
   sum.bytes_copied += more.bytes_copied;
   sum.tiles_fixed += more.tiles_fixed;
   sum.tiles_online += more.tiles_online;
+  sum.key_rounding = std::max(sum.key_rounding, more.key_rounding);
+  sum.value_rounding = std::max(sum.value_rounding, more.value_rounding);
 }
 
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)

@@ -53,6 +53,7 @@ class ForwardChecks {
     const ModelFolder& model;
     const RunPlan& plan;
     DType vae_dtype = DType::kF32;
+    parallel::KVExchange kv_exchange = parallel::KVExchange::kAsComputed;
     int threads = 1;  // of this process
   };
   ForwardChecks(const Setup& setup, int ranks);
@@ -99,6 +100,7 @@ class ForwardChecks {
   const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
+  double kv_rounding(const Stage& stage) const;
   double bound(const Stage& stage) const;  // of its relative L2 error
   RankValues values() const;
   bool has_clean_tokens() const;

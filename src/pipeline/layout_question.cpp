@@ -8,6 +8,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "base/words.h"
+#include "parallel/exchange.h"
 #include "parallel/shards.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/step_cache_options.h"
@@ -260,6 +261,7 @@ planner::Question attention_question(const attention::Problem& problem, const at
   if (keys.deterministic) q.request.context = by_rule.layout;
   q.request.data = q.request.text_ranks = q.request.tensor = 1;
   q.work = attention_work(problem);
+  q.work.kv_vector_bytes = parallel::kv_vector_bytes(keys.kv_exchange_dtype, problem.head_dim);
   q.memory = [sizes = q.work.sizes(problem.batch)](const ParallelLayout& layout, int ranks_here) {
     planner::Workload workload;
     workload.layout = layout;

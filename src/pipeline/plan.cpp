@@ -184,6 +184,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
     if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
     if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
   }
+  attention::check_kv_exchange(o.strategy.kv_exchange_dtype, o.dtype);
   if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);

@@ -260,6 +260,10 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   s.bytes_sent += static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
   add(denoiser.attention_counters(), s.attention);
   s.shard_weights = denoiser.shard_weights();
+  if (strategy.kv_exchange != parallel::KVExchange::kAsComputed) {
+    s.attention.key_rounding = s.world.all_reduce_max(s.attention.key_rounding);
+    s.attention.value_rounding = s.world.all_reduce_max(s.attention.value_rounding);
+  }
   if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
@@ -399,14 +403,16 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   Video& result = results.front();  // has what is said of the whole run
   result.bytes_sent = s.bytes_sent;
   result.step_cache = s.step_cache;
+  const double key_rounding = s.attention.key_rounding, value_rounding = s.attention.value_rounding;
+  if (key_rounding > 0 || value_rounding > 0) result.kv_rounding = {key_rounding, value_rounding};
   if (world.rank() == 0) {
     result.memory = s.memory.finish();
     result.layout = parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline));
     for (const trace::Timing::Phase& phase : timing.phases()) result.phases.push_back({phase.path, phase.seconds});
     result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention, result.layout) +
-                    timing.to_string() + s.memory.text();
+                    timing.to_string() + s.memory.text() + kv_rounding_text(result, pass.strategy.kv_exchange);
     compare_with_plan(timing, s.attention, pass, result);
-    result.summary = short_summary(timing, s.steps_made, result);
+    result.summary = short_summary(timing, s.steps_made, result) + kv_rounding_text(result, pass.strategy.kv_exchange);
     if (!s.shard_weights.empty()) {
       result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ":"));
     } else if (options_.strategy.shard_weights.automatic) {

@@ -9,6 +9,7 @@
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "parallel/exchange.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
@@ -73,6 +74,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.prompts = o.batch_size * (o.guidance_scale > 1 ? 2 : 1);
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;
+  size.kv_vector_bytes = parallel::kv_vector_bytes(o.strategy.kv_exchange_dtype, config.attention_head_dim);
   size.transformer = o.dtype;
   size.text_encoder = o.text_encoder_dtype;
   size.vae = o.vae_dtype;

@@ -35,4 +35,12 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
   return text;
 }
 
+std::string kv_rounding_text(const Video& result, parallel::KVExchange exchange) {
+  if (!result.kv_rounding) return "";
+  constexpr double kPercent = 100;
+  return fmt::format("Exchange of keys and values in {}: off by {:.2g} % (keys) and {:.2g} % (values) at most\n",
+                     kv_exchange_name(exchange), kPercent * result.kv_rounding->keys,
+                     kPercent * result.kv_rounding->values);
+}
+
 }  // namespace zoetrope::pipeline

@@ -27,5 +27,13 @@ TEST(ShortSummary, SaysTimeMemoryAndTheLargestDeviation) {
       << text;
 }
 
+TEST(ShortSummary, SaysWhatTheExchangeRounded) {
+  Video result;
+  EXPECT_EQ(kv_rounding_text(result, parallel::KVExchange::kInt8), "");
+  result.kv_rounding = {0.00612, 0.0054};
+  EXPECT_EQ(kv_rounding_text(result, parallel::KVExchange::kInt8),
+            "Exchange of keys and values in int8: off by 0.61 % (keys) and 0.54 % (values) at most\n");
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline

@@ -271,7 +271,9 @@ struct Verification::State {
         weights(weights_hash(opened.folder)),
         ranks(of_ranks),
         run(opened, {checked_options(options)}),
-        checks({opened.folder, run.plan(), options.vae_dtype, comm::process_threads(options.threads)}, of_ranks) {
+        checks({opened.folder, run.plan(), options.vae_dtype, options.strategy.kv_exchange_dtype,
+                comm::process_threads(options.threads)},
+               of_ranks) {
     run.use_checks(checks);
     if (settings.begins) settings.begins(run.identity({options.seed}), weights);
   }

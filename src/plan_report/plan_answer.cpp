@@ -141,6 +141,12 @@ PlanPart part_of(const pipeline::WeightsToFit& fitted, const pipeline::GenerateO
   if (const Candidate* best = part.ranking.best()) {
     part.best_step =
         planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
+    if (question.work.kv_vector_bytes > 0 && best->configuration.layout.of_sequence().ranks() > 1) {
+      planner::Work as_computed = question.work;
+      as_computed.kv_vector_bytes = 0;
+      part.step_seconds_as_computed =
+          planner::simulate_step(as_computed, question.hardware, best->configuration).seconds;
+    }
     part.runs = question.ranks / best->ranks();
     part.videos = question.work.videos;
     part.seconds = video_seconds(part, *best);

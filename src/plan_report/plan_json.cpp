@@ -105,6 +105,7 @@ Json part_json(const PlanPart& part) {
     json["efficiency"] = part.efficiency;
     json["device_seconds"] = part.device_seconds;
     json["price"] = part.price > 0 ? Json(part.price) : Json();
+    if (part.step_seconds_as_computed) json["step_seconds_as_computed"] = *part.step_seconds_as_computed;
     json["settings"] = part.settings;
     json["other_systems"] = systems_json(part);
     json["doubts"] = doubts_json(part);

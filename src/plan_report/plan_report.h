@@ -66,10 +66,12 @@ std::vector<OtherSystem> other_systems(const planner::Candidate& candidate, cons
 // For one number of ranks. Where no plan fits, numbers are 0.
 struct PlanPart {
   int ranks = 1;
-  planner::HardwareProfile hardware;     // of the devices that these ranks use
-  planner::Bytes memory_limit;           // per device; where devices share a host's memory, its part
-  planner::Ranking ranking;              // best first; best() is null where nothing fits
-  planner::StepPrediction best_step;     // of the best, with the timeline of one layer
+  planner::HardwareProfile hardware;  // of the devices that these ranks use
+  planner::Bytes memory_limit;        // per device; where devices share a host's memory, its part
+  planner::Ranking ranking;           // best first; best() is null where nothing fits
+  planner::StepPrediction best_step;  // of the best, with the timeline of one layer
+  // Of a step of the best if keys and values travelled as computed; unset where they do, or do not travel.
+  std::optional<double> step_seconds_as_computed;
   int runs = 1;                          // of the best, side by side
   int64_t videos = 1;                    // of a run: those of a batch
   double seconds = 0;                    // per video, with the best

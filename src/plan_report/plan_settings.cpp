@@ -136,6 +136,8 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
   if (layout.tensor > 1) settings.push_back(fmt::format("tensor_parallelism={}", layout.tensor));
   if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));
+  if (run.strategy.kv_exchange_dtype != parallel::KVExchange::kAsComputed)
+    settings.push_back(fmt::format("kv_exchange_dtype={}", kv_exchange_name(run.strategy.kv_exchange_dtype)));
   if (run.layers) settings.push_back(fmt::format("layers={}", *run.layers));
   if (run.batch_size > 1) {
     // A batch needs as many videos; prompts are lines of a file that the line for the shell leaves to the user.

@@ -15,6 +15,8 @@ constexpr const char* kTokens = "norms, rope, modulation";
 constexpr const char* kOverhead = "layer overhead";
 constexpr const char* kBlock = "attention block";
 constexpr const char* kMerge = "merge of blocks";
+constexpr const char* kNarrow = "narrow keys and values";
+constexpr const char* kWiden = "widen keys and values";
 constexpr const char* kTensorSums = "sums over tensor ranks";
 constexpr const char* kLayerEnd = "slower ranks";
 
@@ -88,6 +90,13 @@ double Prices::merge(int64_t queries, int64_t heads, int64_t batch, int blocks) 
   return hardware_.merge_passes * blocks * bytes / hardware_.memory_bandwidth;
 }
 
+double Prices::convert_keys(int64_t tokens, int64_t heads, int64_t batch) const {
+  if (work_.kv_vector_bytes == 0) return 0;
+  const parallel::Sizes sizes = work_.sizes(batch);
+  return static_cast<double>(2 * batch * tokens * heads * (sizes.vector_bytes() + sizes.kv_vector_bytes)) /
+         hardware_.memory_bandwidth;
+}
+
 // Three products are added up, float32, and their sums sent in the model's dtype; and two sums of squares, of q and k,
 // and of q of cross-attention, for the norms over all heads. Chunk by chunk, and one sample after the other.
 TensorSums tensor_sums(const Work& work, int tensor, int64_t tokens, int64_t batch) {
@@ -131,6 +140,7 @@ void LayerWalk::read_programs() {
     folds_.resize(program.folds.size());
     for (int group = 0; group < configuration_.layout.ranks(); group += topology_.ranks() * tensor_)
       for (int index = 0; index < tensor_; ++index) read(program, rank, group + index);
+    narrows_ = program.wide.bytes > 0;
     if (rank == 0) ops_ = std::move(program.ops);
   }
 }
@@ -281,10 +291,16 @@ void LayerWalk::sum_over_tensor_ranks() {
   }
 }
 
+void LayerWalk::narrow() {
+  for (size_t rank = 0; rank < ranks_; ++rank)
+    compute(rank, kNarrow, prices_.convert_keys(tokens_of(rank), sizes_.heads, sizes_.batch), &Breakdown::tokens);
+}
+
 void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
   for (const Keys& block : keys) {
     const auto device = static_cast<size_t>(block.rank);
     const int64_t queries = queries_[device], heads = heads_of(device, chunk);
+    if (narrows_) compute(device, kWiden, prices_.convert_keys(block.tokens, heads, sizes_.batch), &Breakdown::tokens);
     compute(device, kBlock, prices_.attention(queries, block.tokens, heads, sizes_.batch), &Breakdown::attention,
             prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
   }
@@ -320,6 +336,7 @@ void LayerWalk::attention() {
   for (size_t i = 0; i < ops_.size(); ++i) {
     const parallel::Op& op = ops_[i];
     const auto index = static_cast<size_t>(op.index);
+    if (op.kind == Kind::kNarrow) narrow();
     if (op.kind == Kind::kPost) post(transfers_[index], computes_before_wait(i));
     if (op.kind == Kind::kWait) wait(transfers_[index]);
     if (op.kind == Kind::kFold || op.kind == Kind::kAttend) fold(op.chunk, folds_[index]);

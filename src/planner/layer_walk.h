@@ -37,6 +37,9 @@ class Prices {
   double attention_flop(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;
   // Merging the outputs of `blocks` ring blocks.
   double merge(int64_t queries, int64_t heads, int64_t batch, int blocks) const;
+  // Keys and values of so many tokens into what travels, or back, at the speed of memory; 0 where they travel as they
+  // are.
+  double convert_keys(int64_t tokens, int64_t heads, int64_t batch) const;
 
  private:
   const Work& work_;
@@ -99,6 +102,7 @@ class LayerWalk {
   // Each for all ranks, on the clocks in now_.
   void post(Transfer& transfer, bool during_compute);
   void wait(Transfer& transfer);
+  void narrow();
   void fold(int chunk, const std::vector<Keys>& keys);
   void finish(int chunk);
   void compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop = 0);
@@ -116,6 +120,7 @@ class LayerWalk {
   std::vector<parallel::Op> ops_;  // the same of all ranks
   std::vector<Transfer> transfers_;
   std::vector<std::vector<Keys>> folds_;
+  bool narrows_ = false;          // keys and values travel in fewer bits
   std::vector<int64_t> queries_;  // of each rank
   Seconds now_;
   Seconds exchange_slowdown_, ring_slowdown_;  // of the next block, from communication

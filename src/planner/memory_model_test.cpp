@@ -133,5 +133,15 @@ TEST(AttentionMemory, CountsRingBuffersAndState) {
             Bytes(kAttention / 2 + kAttention / 3 + state));
 }
 
+// In int8 a key of 16 has 20 bytes: the own block and the slot. The own keys, or the block that is computed with, are
+// wide.
+TEST(AttentionMemory, CountsNarrowedKeysAndTheWideBlock) {
+  parallel::Sizes sizes{.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
+  sizes.kv_vector_bytes = 20;
+  const int64_t state = 500 * 4 * (16 + 2) * 4, narrow = 500 * 2 * 4 * 20, wide = 500 * 2 * 4 * 16 * 4;
+  EXPECT_EQ(attention_workspace(sizes, {.ring = 2}, parallel::Softmax::kOnline, 0),
+            Bytes(kAttention / 6 + 2 * narrow + wide + state));
+}
+
 }  // namespace
 }  // namespace zoetrope::planner

@@ -31,6 +31,7 @@ struct Work {
   int64_t hidden_units = 0;
   int64_t sum_rows = 0;  // most rows of a sample that tensor ranks add up at a time; 0: all at once
   // Self-attention, 4·S²·H·D a layer, follows from the sizes.
+  int64_t kv_vector_bytes = 0;  // as in parallel::Sizes: what the run says, never the planner's choice
 
   int64_t videos = 1;  // of a batch, denoised together; they share the steps and what comes before
   int branches = 1;    // of each video: 2 with guidance
@@ -97,7 +98,11 @@ struct Work {
   int64_t batch(int data) const { return videos * branches / data; }
   // Passes over the layers in a step.
   int64_t forwards(int data) const { return samples_apart ? batch(data) : 1; }
-  parallel::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
+  parallel::Sizes sizes(int64_t batch) const {
+    parallel::Sizes sizes{batch, tokens, heads, head_dim, element_bytes};
+    sizes.kv_vector_bytes = kv_vector_bytes;
+    return sizes;
+  }
 };
 
 }  // namespace zoetrope::planner

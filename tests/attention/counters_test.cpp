@@ -20,6 +20,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                         static_cast<int64_t>(dtype_size(problem.dtype))};
   sizes.log_sum_exp = problem.log_sum_exp;
+  sizes.kv_vector_bytes = parallel::kv_vector_bytes(strategy.kv_exchange, problem.head_dim);
   const Tensor logs =
       problem.log_sum_exp ? Tensor(DType::kF32, {problem.batch, attention.tokens().size(), problem.heads}) : Tensor();
   const parallel::Traffic sum = traffic(attention_program(sizes, attention.layout(), attention.softmax(), comm.rank()));
@@ -49,9 +50,9 @@ const bool kRegistered = [] {
     comm::register_rank_test("Counters", "gather", {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
       for (const int64_t tokens : {1, ranks, 61})
         for (const Softmax softmax : parallel::kSoftmaxes)
-          for (const bool logs : {false, true})
-            expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = logs},
-                        {.layout = {.gather = ranks}, .softmax = softmax});
+          for (const KVExchange exchange : parallel::kKVExchanges)
+            expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = tokens == 61},
+                        {.layout = {.gather = ranks}, .softmax = softmax, .kv_exchange = exchange});
     });
   for (int ranks = 1; ranks <= 7; ++ranks) {
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
@@ -66,10 +67,13 @@ const bool kRegistered = [] {
                     for (const Softmax softmax : parallel::kSoftmaxes)
                       for (const parallel::ContextLayout& layout :
                            parallel::in_shards({ulysses, ring, direction, chunks}))
-                        expect_sums(
-                            comm,
-                            {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
-                            {.layout = parallel::ContextRequest::exactly(layout), .softmax = softmax});
+                        for (const KVExchange exchange : parallel::kKVExchanges)
+                          expect_sums(
+                              comm,
+                              {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
+                              {.layout = parallel::ContextRequest::exactly(layout),
+                               .softmax = softmax,
+                               .kv_exchange = exchange});
           });
     }
   }

@@ -26,7 +26,8 @@ BOUND = {"float32": 1e-5, "bf16": 2.0 ** -8}
 BYTES = {"float32": 4, "bf16": 2}
 NAMES = {"float32": "F32", "bf16": "BF16"}
 FIELDS = {"seconds_min": float, "seconds_median": float, "gflops": float, "peak_gflops": float, "fraction": float,
-          "implementation": str, "tiles_fixed": int, "tiles_online": int, "bytes_sent": int, "wait_seconds": float}
+          "implementation": str, "tiles_fixed": int, "tiles_online": int, "bytes_sent": int, "wait_seconds": float,
+          "key_rounding": float, "value_rounding": float}
 
 
 def test(function):
@@ -397,6 +398,25 @@ def one_seed_gives_one_result_on_any_number_of_ranks(cwd):
         outputs.append(load_o(cwd, f"{i}.o"))
     # With deterministic=true, any U gives identical bits.
     assert outputs[0] == outputs[1] and outputs[0] != outputs[2]
+
+
+# ---- keys and values in fewer bits ----
+
+@test
+def narrowed_keys_send_fewer_bytes_and_say_their_error(cwd):
+    """Each of three ranks sends the keys and values of all but itself on, of 37 tokens, 2 samples and 5 heads of 24: in int8
+    a vector has 28 bytes. Off by what rounding does to o: near it, and far above what N ranks differ by otherwise."""
+    for dtype, exchange, vector in (("float32", "bf16", 48), ("float32", "int8", 28), ("bf16", "int8", 28)):
+        for attention_name in ("ring", "gather"):
+            for command in (attention, mpi(3)):
+                if command is not attention and without_mpi(cwd):
+                    continue
+                ranks = ["ranks=3"] if command is attention else []
+                m = measured(cwd, "shape=2x37x5x24", f"dtype={dtype}", f"attention={attention_name}", *ranks,
+                             f"kv_exchange_dtype={exchange}", command=command)
+                assert m["bytes_sent"] == 2 * 37 * 2 * 2 * 5 * vector, m
+                assert 1e-3 < m["key_rounding"] < 2 ** -6 and 1e-3 < m["value_rounding"] < 2 ** -6, m
+                assert BOUND["float32"] < m["rel_l2"] < 4 * (m["key_rounding"] + m["value_rounding"]) + BOUND[dtype], m
 
 
 # ---- what is said ----

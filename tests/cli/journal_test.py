@@ -85,6 +85,7 @@ def other_settings_are_refused_by_name(cwd):
     killed(cwd, "output=clip.gif", *LONG)
     before = files_in(cwd)
     for keys, words in ((["seed=6", "guidance_scale=3"], ("seed is 5 there and 6 here", "guidance_scale is 5 there")),
+                        (["kv_exchange_dtype=bf16"], ("kv_exchange_dtype is as_computed there and bf16 here",)),
                         (["prompt=a blue dog"], ("prompt is a red cat there and a blue dog here",)),
                         (["journal=k"], ("journal=k", "leave journal out"))):
         result = resume(cwd, *keys)

@@ -89,6 +89,8 @@ constexpr Sound kSound[] = {
     {"wan21_t2v", "ranks=4 data_parallelism=1 attention=ulysses_ring_custom_fixed_m"},
     {"wan21_t2v", "ranks=4 data_parallelism=1 ulysses_shards=1 ring_direction=open dtype=float32"},
     {"wan21_t2v_h6", "ranks=4 data_parallelism=1 tensor_parallelism=2 ulysses_shards=2"},
+    {"wan21_t2v", "ranks=3 data_parallelism=1 attention=ring kv_exchange_dtype=int8"},
+    {"wan21_t2v", "ranks=2 data_parallelism=1 ulysses_shards=2 kv_exchange_dtype=bf16 dtype=float32"},
     {"wan21_t2v", "ranks=3 data_parallelism=1 attention=ring shard_weights=4,1,2 dtype=float32"},
     {"wan21_t2v_h6", "ranks=4 data_parallelism=1 ulysses_shards=2 shard_weights=2,1,3,1"},
     {"wan21_t2v_h6", "ranks=3 data_parallelism=1 tensor_parallelism=3 dtype=float32"},

@@ -344,6 +344,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   }
   w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads / layout.tensor,
                  config.attention_head_dim, element};
+  w.attention.kv_vector_bytes = size.kv_vector_bytes;
   // A head's keys and values, packed.
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +

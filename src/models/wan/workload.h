@@ -49,6 +49,7 @@ struct RunSize {
   bool keeps_latents = false;                 // a copy of the latents
   bool branches_apart = false;                // guidance branches go through the blocks one after another
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
+  int64_t kv_vector_bytes = 0;  // of a key or value of one head as it travels between ranks; 0: as computed
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;
   bool previews = false;           // are decoded between steps
