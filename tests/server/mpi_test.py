@@ -162,13 +162,13 @@ def a_rank_that_does_not_answer(folder):
     for job in (False, True):
         place = folder / ("in_a_job" if job else "idle")
         place.mkdir()
-        with serving(place, "comm_timeout=2") as server:
+        with serving(place, "comm_timeout=4") as server:
             identity = server.create(LONG).ok()["id"] if job else None
             if job:
                 server.until_computing(identity)
             os.kill(processes_of(server)[2], signal.SIGSTOP)
             code = server.process.wait(timeout=harness.PATIENCE)
-            assert code != 0 and "waited 2 s for rank 2 " in server.log(), f"{code}\n{server.log()}"
+            assert code != 0 and "waited 4 s for rank 2 " in server.log(), f"{code}\n{server.log()}"
             assert "for rank 0 " not in server.log() and "for rank 1 " not in server.log(), server.log()
     with Server(place) as server:
         assert server.video(identity)["status"] in ("queued", "in_progress")
