@@ -89,6 +89,7 @@ void attend(comm::Communicator& world) {
   expect(attention.problem().scale > 0 && attention.layout().ring == 2, "problem, layout");
   expect(std::strcmp(parallel::softmax_name(attention.softmax()), "online") == 0, "softmax");
   expect(std::strcmp(parallel::direction_name(attention.layout().direction), "forward") == 0, "direction");
+  expect(std::strcmp(parallel::kv_exchange_name(parallel::KVExchange::kInt8), "int8") == 0, "exchange");
   expect(attention.kernel()[0] != 0 && attention.input_slots().q.size() == 1, "kernel, input_slots");
   expect(attention.counters().ring.bytes_sent > 0 && attention.workspace_bytes() > 0, "counters");
   attention.reset_counters();
