@@ -70,11 +70,11 @@ double largest_value(const TensorView& x) {
   });
 }
 
-// The bound on a value of o: rounding moves a value by at most u·|x|, with u = 2^-9 in bf16, and in int8 by half a
+// The bound on a value of o: rounding moves a value by at most u·|x|, with u = 2^-8 in bf16, and in int8 by half a
 // step, u·max|x| of the block with u = 1/254, and a few units of float32. So a score moves by at most δ =
 // scale·‖q‖·√D·u·max|k|, a weight by a factor of at most e^2δ, and o by (e^2δ − 1)·max|v| + u·max|v|.
 double bound_of_rounding(const Case& whole, KVExchange exchange) {
-  const double u = exchange == KVExchange::kInt8 ? 1.0 / 254 + 0x1p-21 : 0x1p-9;
+  const double u = exchange == KVExchange::kInt8 ? 1.0 / 254 + 0x1p-21 : 0x1p-8;
   const double score = static_cast<double>(whole.problem.scale) * largest_norm(whole.q) *
                        std::sqrt(static_cast<double>(whole.problem.head_dim)) * u * largest_value(whole.k);
   return (std::expm1(2 * score) + u) * largest_value(whole.v);
