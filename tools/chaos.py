@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Kills, stops, stalls and slows down ranks of runs at random moments, and checks that the right rank is named, that every
-process ends in time and that nothing is left in shared memory. Prints a report; exit code 1 where a check fails.
+"""Kills, stops, stalls and slows down ranks of runs and fills their disks at random moments, and checks that the right rank is
+named, that every process ends in time and that nothing is left in shared memory. Prints a report; exit code 1 where a check
+fails.
 
     tools/chaos.py PROGRAM MODEL [tries=100] [seed=1] [ranks=3] [timeout=4] [kinds=kill,stop,…]
     tools/chaos.py PROGRAM MODEL try=17 seed=1        repeats one of them
@@ -12,9 +13,12 @@ stall   the main thread of a process is stopped, while its others run
 thread  ranks are threads: the thread of one is stopped
 crawl   the main thread of a process runs for some milliseconds a second, so that its steps outlast the deadline
 slow    a process is stopped for less than the deadline, again and again: this run must end well
+restart a rank of `zoetrope run` is killed, and then perhaps another: it must go on with those that are left, to the end
+full    the disk of the journal fills up: the run must go on without, say so and make its video; or that of the output: it
+        must end with one sentence and leave nothing there
 cut     the link of one of two emulated hosts with two ranks each goes down
-Needs Linux, mpirun (Open MPI), for `stall`, `thread` and `crawl` the right to trace processes, and for `cut` what
-bench/emulated_cluster needs.
+Needs Linux, mpirun (Open MPI), for `stall`, `thread` and `crawl` the right to trace processes, for `full` the right to mount,
+and for `cut` what bench/emulated_cluster needs.
 """
 import collections
 import ctypes
@@ -38,7 +42,7 @@ import inside  # noqa: E402
 import matrix  # noqa: E402
 from harness import MPI_ENV, environment_of, rank_processes, shared_memory_of  # noqa: E402
 
-KINDS = ("kill", "stop", "stall", "thread", "crawl", "slow")
+KINDS = ("kill", "stop", "stall", "thread", "crawl", "slow", "restart", "full")
 FOLDER = "ZOETROPE_CHAOS_FOLDER"  # in the namespaces of hosts: a folder of the run
 AFTER_DEADLINE = 5.0  # seconds in which all have to end
 CRAWL = 1.0  # seconds between two times in which a rank that crawls may compute
@@ -97,6 +101,8 @@ class Try:
         self.rank = self.random.randrange(self.ranks)
         self.delay = self.random.random() * 1.5
         self.wrong = []
+        self.killed = []  # ranks, one after the other
+        self.disk = None  # a folder that the run finds as `disk`
         self.seconds = None  # from what was done to the rank to the end of the last process
 
     def command(self):
@@ -118,6 +124,8 @@ class Try:
     def run(self):
         with tempfile.TemporaryDirectory(prefix="zoetrope_chaos_") as folder:
             said = pathlib.Path(folder) / "said"
+            if self.disk:
+                (pathlib.Path(folder) / "disk").symlink_to(self.disk)
             with open(said, "wb") as errors:
                 process = subprocess.Popen(self.command(), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors,
                                            env=self.environment())
@@ -129,9 +137,9 @@ class Try:
                     process.wait()
             text = said.read_text(errors="replace")
             self.check_text(text, process.returncode)
-            left = [name for name in os.listdir(folder) if name not in ("said", "clip.gif")]
+            left = [name for name in os.listdir(folder) if name not in ("said", "clip.gif", "disk")]
             # Rank 0 writes; killed, it can remove nothing.
-            if left and (self.kind, self.rank) != ("kill", 0):
+            if left and 0 not in self.killed:
                 self.wrong.append(f"left behind: {left}")
         if self.wrong:
             print(f"try {self.number}: {self.kind} of rank {self.rank}: {'; '.join(self.wrong)}\n{text}", flush=True)
@@ -149,6 +157,7 @@ class Try:
             return
         traced = None
         if self.kind == "kill":
+            self.killed = [self.rank]
             os.kill(processes[self.rank], signal.SIGKILL)
         elif self.kind == "stop":
             os.kill(processes[self.rank], signal.SIGSTOP)
@@ -225,6 +234,104 @@ class Try:
         lines = [line for line in text.splitlines() if re.match(r"  rank \d+ on ", line)]
         if sorted(int(line.split()[1]) for line in lines) != list(range(self.ranks)):
             self.wrong.append(f"{len(lines)} lines on who waits for whom")
+
+
+class RestartTry(Try):
+    """`zoetrope run`, whose ranks are grandchildren of it."""
+
+    def command(self):
+        words = [word for word in super().command()[3:] if not word.startswith(("num_inference_steps", "comm_timeout", "attention"))]
+        return [words[0], "run", *words[2:], f"ranks={self.ranks}", "num_inference_steps=400", "mpirun_arguments=--oversubscribe",
+                "journal=j"]
+
+    @staticmethod
+    def processes(process):
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], text=True, stdout=subprocess.PIPE).stdout.split()
+        return next(filter(None, (rank_processes(int(child)) for child in children)), {})
+
+    def disturb(self, process, said):
+        for left in range(self.ranks, self.random.randrange(1, self.ranks), -1):
+            # Not before a record of this start: what was begun from nothing is begun from nothing again.
+            goes_on = b"Denoise: step" if left == self.ranks else b"Goes on after step"
+            if not until(lambda: process.poll() is not None or said.read_bytes().count(goes_on) >= max(1, self.ranks - left)
+                         and len(self.processes(process)) == left, START) or process.poll() is not None:
+                break
+            time.sleep(self.delay)
+            ranks = self.processes(process)
+            if len(ranks) != left:
+                break
+            rank = self.random.choice(sorted(ranks))
+            shared = shared_memory_of(ranks[rank])
+            os.kill(ranks[rank], signal.SIGKILL)
+            self.killed.append(rank)
+            if not until(lambda: not any(runs(p) for p in ranks.values()), self.settings.timeout + 60):
+                self.wrong.append("the job of the rank that was lost does not end")
+            if not until(lambda: not shared(), AFTER_DEADLINE):  # mpirun removes it, behind its ranks
+                self.wrong.append(f"in /dev/shm: {shared()}")
+        try:
+            process.wait(timeout=2 * START)
+        except subprocess.TimeoutExpired:
+            self.wrong.append("it does not end")
+
+    def check_text(self, text, code):
+        if code != 0:
+            self.wrong.append(f"exit code {code}")
+        if not self.killed:
+            self.wrong.append("nothing was killed: the run is too short")
+        for count, rank in enumerate(self.killed, 1):
+            left = self.ranks - count
+            if f"Lost rank {rank}: goes on from j on {left} rank" not in text:
+                self.wrong.append(f"not said: lost rank {rank}, goes on on {left}")
+
+
+class FullTry(Try):
+    """One process with a small disk of its own, which is filled."""
+
+    def __init__(self, settings, number):
+        super().__init__(settings, number)
+        self.output = self.random.choice((True, False))
+
+    def command(self):
+        words = [word for word in super().command()[3:] if not word.startswith(("num_inference_steps", "comm_timeout", "output"))]
+        return [*words, f"ranks={self.ranks}", "num_inference_steps=150",
+                *(("output=disk/clip.gif", "journal=none") if self.output else ("output=clip.gif", "journal=disk/j"))]
+
+    def run(self):
+        with tempfile.TemporaryDirectory(prefix="zoetrope_chaos_disk_") as disk:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk], check=True)
+            try:
+                self.disk = disk
+                super().run()
+            finally:
+                subprocess.run(["umount", disk], check=True)
+
+    def disturb(self, process, said):
+        until(lambda: b"Denoise: step 1 of" in said.read_bytes() or process.poll() is not None, START)
+        time.sleep(self.delay)
+        self.running = process.poll() is None
+        with open(pathlib.Path(self.disk) / "filler", "wb", buffering=0) as filler:
+            for size in (1 << 16, 1 << 12, 1):
+                try:
+                    while True:
+                        filler.write(b"x" * size)
+                except OSError:
+                    pass
+        try:
+            process.wait(timeout=START)
+        except subprocess.TimeoutExpired:
+            self.wrong.append("it does not end")
+
+    def check_text(self, text, code):
+        if not self.running:
+            self.wrong.append("the run had ended: it is too short")
+        sentences = [line for line in text.splitlines() if line.startswith("zoetrope: ")]
+        note = "Note: the journal cannot be written, and the run goes on without: "
+        if self.output and (code in (0, -6, -11) or len(sentences) != 1 or "No space left" not in text):
+            self.wrong.append(f"exit code {code}, {len(sentences)} sentences")
+        if not self.output and (code != 0 or text.count(note) != 1):
+            self.wrong.append(f"exit code {code}, {text.count(note)} notes on the journal")
+        if left := [name for name in os.listdir(self.disk) if name != "filler" and (self.output or name != "j")]:
+            self.wrong.append(f"left on the disk: {left}")
 
 
 class CutTry(Try):
@@ -330,7 +437,8 @@ def main(words):
                 tries[-1].run()
     else:
         for number in settings.numbers:
-            tries.append(Try(settings, number))
+            kind = Try(settings, number).kind
+            tries.append({"restart": RestartTry, "full": FullTry}.get(kind, Try)(settings, number))
             tries[-1].run()
     print(f"{len(tries)} tries, seed {settings.seed}, deadline {settings.timeout:g} s")
     by_kind = collections.defaultdict(list)
