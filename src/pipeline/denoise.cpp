@@ -234,8 +234,9 @@ void Denoiser::change_shards(const std::vector<int>& weights) {
   const trace::Span span(stream_.lane(), "change of shards");
   layout_.context.shard_weights = weights;
   add(attention_->counters(), attention_before_);
-  // The transformer works with the one before until it is prepared.
-  const std::unique_ptr<attention::ContextAttention> before = std::move(attention_);
+  // These go first: two would be twice the memory. The transformer is prepared again before it uses them.
+  attention_.reset();
+  local_ = Tensor();
   plan_attention();
   prepare_transformer();
   if (face_) transformer_->set_animation(setup_.conditions.pose, face_);

@@ -126,6 +126,38 @@ void check_data_degree(const GenerateOptions& o, int data, int ranks) {
   }
 }
 
+// How many ranks a context of `places` can have; empty where the keys contradict themselves, which others say.
+std::vector<int> context_sizes(const GenerateOptions& o, const RunPlan& plan, int places) {
+  if (o.context_parallelism != -1) {
+    if (o.context_parallelism < 1 || o.context_parallelism > places) return {};
+    return {static_cast<int>(o.context_parallelism)};
+  }
+  if (const int64_t data = said_of_data(o, places).value_or(-1); data != -1) {
+    if (data < 1 || places % data != 0) return {};
+    return {static_cast<int>(places / data)};
+  }
+  const bool divides = plan.guided && !o.strategy.deterministic && !computes_branches_in_turn(o) && places % 2 == 0;
+  return divides ? std::vector{places, places / 2} : std::vector{places};
+}
+
+// A list has one weight for each rank of a context. Returns how many; unset: there is no list.
+std::optional<int> context_of_weights(const GenerateOptions& o, const RunPlan& plan, int places, bool side_by_side) {
+  const std::vector<int>& weights = o.strategy.shard_weights.fixed;
+  if (weights.empty()) return std::nullopt;
+  const auto count = static_cast<int>(weights.size());
+  const std::vector<int> sizes = context_sizes(o, plan, places);
+  const auto is_possible = [&](int of) {
+    const std::vector<int> possible = of == places ? sizes : context_sizes(o, plan, of);
+    return std::find(possible.begin(), possible.end(), count) != possible.end();
+  };
+  bool possible = sizes.empty() || is_possible(places);
+  for (int of = 1; of < places && side_by_side; ++of) possible = possible || (places % of == 0 && is_possible(of));
+  if (possible) return count;
+  fail("shard_weights={} has {}, but the context has {}; give one for each", fmt::join(weights, ","),
+       counted(count, "number"),
+       sizes.size() == 1 ? counted(sizes[0], "rank") : fmt::format("{} ranks", fmt::join(sizes, " or ")));
+}
+
 ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks, int data) {
   ParallelLayout layout;
   layout.tensor = tensor_degree(o, model, ranks).value_or(1);
@@ -171,21 +203,10 @@ void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
   if (strategy.block_kv > 0) q.block_kv = strategy.block_kv;
 }
 
-// A list has one weight for each rank of a context.
-void fix_context_of_weights(planner::Question& q, const std::vector<int>& weights, int places) {
-  if (weights.empty()) return;
-  const auto count = static_cast<int>(weights.size());
-  const int ranks = q.request.context_ranks.value_or(places);
-  if (q.request.context_ranks ? ranks != count : ranks % count != 0) {
-    fail("shard_weights={} has {}, but the context has {}; give one for each", fmt::join(weights, ","),
-         counted(count, "number"), counted(ranks, "rank"));
-  }
-  q.request.context_ranks = count;
-}
-
 }  // namespace
 
 ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
+  context_of_weights(o, plan, ranks / tensor_degree(o, model, ranks).value_or(1), false);
   const auto divided = [&]() -> std::optional<ParallelLayout> {
     if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) return std::nullopt;
     try {
@@ -206,18 +227,22 @@ ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, con
   }
 }
 
-planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks) {
+planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks,
+                               planner::Objective objective) {
   const GenerateOptions& o = memory.options;
   check_keys(o, model.experts[0].config.num_attention_heads);
   planner::Question q;
   q.ranks = ranks;
+  q.objective = objective;
   q.request.tensor = tensor_degree(o, model, ranks);
   const int places = ranks / q.request.tensor.value_or(1);  // for data and context
   q.sharded = plan.tokens >= o.flash_min_seq_length;
   fix_by_keys(q, o.strategy);
   if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, places));
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
-  fix_context_of_weights(q, o.strategy.shard_weights.fixed, places);
+  const bool side_by_side = objective != planner::Objective::kLatency;
+  if (const std::optional<int> count = context_of_weights(o, plan, places, side_by_side))
+    q.request.context_ranks = count;
   // A named topology keeps its ranks.
   q.request.one_context =
       q.sharded && !o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy);

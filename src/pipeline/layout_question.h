@@ -19,9 +19,11 @@ namespace zoetrope::pipeline {
 parallel::ParallelLayout layout_by_rule(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model,
                                         int ranks);
 
-// Of `memory` the options are the run's; its layout does not matter. Throws Error where keys contradict themselves;
-// the search checks what they fix against the ranks.
-planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks);
+// Of `memory` the options are the run's; its layout does not matter. With an objective other than latency the run may
+// use a part of the ranks. Throws Error where keys contradict themselves; the search checks what they fix against the
+// ranks.
+planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks,
+                               planner::Objective objective = planner::Objective::kLatency);
 
 // One attention problem of its own, with all ranks in one context. Throws Error for keys that are not possible.
 planner::Question attention_question(const attention::Problem& problem, const attention::StrategyOptions& keys,

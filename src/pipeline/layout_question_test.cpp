@@ -94,6 +94,20 @@ TEST_F(LayoutQuestion, AListOfWeightsHasTheRanksOfAContext) {
     EXPECT_THAT(refusal(ranks), HasSubstr(expected));
     EXPECT_THAT(asked(ranks), HasSubstr(expected));
   }
+  const std::string three = "shard_weights=3,2,1 has 3 numbers, but the context has 4 or 2 ranks; give one for each";
+  options.strategy.shard_weights.fixed = {3, 2, 1};
+  EXPECT_EQ(refusal(4), three);
+  EXPECT_EQ(asked(4), three);
+  options.strategy.shard_weights.fixed = {2, 1};
+  options.guidance_scale = 1;
+  const std::string whole = "shard_weights=2,1 has 2 numbers, but the context has 4 ranks; give one for each";
+  EXPECT_EQ(refusal(4), whole);
+  EXPECT_EQ(asked(4), whole);
+  const auto runs_of_two = [&](planner::Objective objective) {
+    return run_question(plan_run(options, model), model, {options, model_configs(model)}, 4, objective);
+  };
+  EXPECT_EQ(runs_of_two(planner::Objective::kThroughput).request.context_ranks, 2);
+  options.guidance_scale = 4;
   options.context_parallelism = 4;
   EXPECT_THAT(refusal(4), HasSubstr("shard_weights=2,1 has 2 numbers, but the context has 4 ranks"));
   EXPECT_THAT(asked(4), HasSubstr("shard_weights=2,1 has 2 numbers, but the context has 4 ranks"));

@@ -94,11 +94,10 @@ class Subject {
     memory.ranks_here = std::min(ranks, options_.ranks_per_process.value_or(here));
     // Processes of a host keep one copy of the weights.
     if (!machine.accelerators) memory.sharers = std::max(1, of_host / memory.ranks_here);
-    planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks);
+    planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks, options_.objective);
     q.hardware = machine.hardware;
     if (memory.ranks_here > 1) q.request.weight_shards = 1;  // threads have one copy
     q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
-    q.objective = options_.objective;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     q.work.name = name();
     std::optional<Bytes> available;

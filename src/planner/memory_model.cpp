@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "parallel/program.h"
@@ -117,14 +118,24 @@ class Builder {
     add("decoder of previews", w_.vae.preview);
   }
 
-  // For all ranks of this process, which are the first ones; all data coordinates are alike, and all tensor
-  // coordinates.
+  // For all ranks of the process that needs the most, which is the first one with even shards. All data coordinates
+  // are alike, and all tensor coordinates.
   Bytes attention_of_ranks() const {
     const parallel::ContextLayout layout = w_.layout.of_sequence();
-    Bytes bytes;
-    for (int rank = 0; rank < w_.ranks_here; ++rank)
-      bytes += attention_workspace(w_.attention, layout, w_.softmax, rank / w_.layout.tensor % layout.ranks());
-    return bytes;
+    const int processes = layout.shard_weights.empty() ? 1 : std::max(1, w_.layout.ranks() / w_.ranks_here);
+    std::map<int, Bytes> of_context_rank;
+    Bytes most;
+    for (int process = 0; process < processes; ++process) {
+      Bytes bytes;
+      for (int rank = process * w_.ranks_here; rank < (process + 1) * w_.ranks_here; ++rank) {
+        const int index = rank / w_.layout.tensor % layout.ranks();
+        const auto [known, first] = of_context_rank.try_emplace(index);
+        if (first) known->second = attention_workspace(w_.attention, layout, w_.softmax, index);
+        bytes += known->second;
+      }
+      most = std::max(most, bytes);
+    }
+    return most;
   }
 
   void decoding() {

@@ -59,6 +59,20 @@ TEST(MemoryModel, AddsWhatIsHeldTogether) {
   EXPECT_NE(plan.peak().text().find("weights 3.00 GB, prompt keys and values 0.30 GB"), std::string::npos);
 }
 
+TEST(MemoryModel, CountsTheProcessWithTheLargestShards) {
+  const auto denoising = [](const std::vector<int>& weights, int ranks_here) {
+    Workload w = example();
+    w.layout.context.ring = static_cast<int>(weights.size());
+    w.layout.context.shard_weights = weights;
+    w.ranks_here = ranks_here;
+    return phase(memory_model(w), "denoise with transformer").total();
+  };
+  EXPECT_EQ(denoising({1, 3}, 1), denoising({3, 1}, 1));
+  EXPECT_GT(denoising({1, 3}, 1), denoising({1, 1}, 1));
+  EXPECT_EQ(denoising({1, 2, 3, 4}, 2), denoising({4, 3, 2, 1}, 2));
+  EXPECT_GT(denoising({1, 2, 3, 4}, 2), denoising({1, 3, 4, 2}, 2));
+}
+
 TEST(MemoryModel, ConditionsAreMadeBeforeDenoisingAndStayThroughIt) {
   EXPECT_EQ(memory_model(example()).peak_of(kConditions), Bytes()) << "nothing is conditioned on";
   Workload w = example();

@@ -525,6 +525,8 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
                 "use data_parallelism=1")
         refused(cwd, command("ranks=4", "cache=cfg", "context_parallelism=2"), "context_parallelism=2", "of 4 ranks",
                 "with cache=cfg", "use context_parallelism=4")
+        refused(cwd, command("ranks=4", "guidance_scale=1", "shard_weights=3,1"),
+                "shard_weights=3,1 (command line) has 2 numbers, but the context has 4 ranks")
     refused(cwd, words("ranks=8", "context_parallelism=3"), "context_parallelism=3", "4, 8")
     refused(cwd, words("ranks=8", "vae_parallel=9"), "vae_parallel=9", "from 1 to 8")
     refused(cwd, words("ranks=8", "vae_parallel=2", "vae_tiling=true"), "vae_parallel=2", "1")

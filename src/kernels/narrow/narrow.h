@@ -3,8 +3,7 @@
 //
 //   bfloat16   D values, rounded to nearest even
 //   int8       a float32 scale for each kNarrowBlock values, then D values: x ≈ scale·value, |value| ≤ 127. The scale
-//   is
-//              the largest |x| of the block / 127, and values are rounded to nearest, so that each is off by at most
+//              is the largest |x| of the block / 127, and values are rounded to nearest, so that each is off by at most
 //              half a scale. A block with a value that is not finite becomes NaN as a whole, and one in which no |x|
 //              reaches 2^-100 becomes zero.
 //
