@@ -245,7 +245,7 @@ void Denoiser::change_shards(const std::vector<int>& weights) {
 double Denoiser::waited_seconds() const {
   const attention::Counters counters = attention_->counters();
   return counters.ulysses.wait_seconds + counters.ring.wait_seconds + counters.gather.wait_seconds +
-         tensor_->counters().wait_seconds;
+         tensor_->counters().wait_seconds + transformer_->weights_wait_seconds();
 }
 
 void Denoiser::balance_shards(double seconds, double waited) {

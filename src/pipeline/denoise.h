@@ -134,7 +134,7 @@ class Denoiser {
   void change_shards(const std::vector<int>& weights);
   // Collective, after a step in full, which began with `before`: what is to change before the next one in full.
   void balance_shards(double seconds, double waited);
-  double waited_seconds() const;  // for ranks in the forward pass, so far
+  double waited_seconds() const;  // for ranks and for weights in the forward pass, so far
   void restore(const DenoiseState& from, size_t size);
   // Computes the residual that a step reuses, which another run had: its last full step once more.
   void compute_full_step_again(const Probe& probe);
