@@ -114,8 +114,8 @@ class Denoiser {
   DenoiseState state() const;
 
   int64_t attention_bytes_sent() const;
-  attention::Counters attention_counters() const;                                          // of this rank, all steps
-  const std::vector<int>& shard_weights() const { return layout_.context.shard_weights; }  // of the last step
+  attention::Counters attention_counters() const;                                         // of this rank, all steps
+  std::vector<int> shard_weights() const { return layout_.of_sequence().shard_weights; }  // of the last step
   // Of the expert that worked last. Whoever holds them spares the next Denoiser the reading.
   std::shared_ptr<const wan::TransformerWeights> weights() const { return expert_weights_; }
   std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
