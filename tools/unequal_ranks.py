@@ -61,7 +61,10 @@ def entering(group, command):
 
 def run(command, cwd, steps):
     """Seconds of each step of rank 0, the shard weights of the summary, and the step from which shards had changed."""
-    shutil.rmtree(cwd / "clip.png", ignore_errors=True)
+    clip = cwd / "clip.png"  # a folder with a picture for each frame, or one picture
+    if clip.is_dir():
+        shutil.rmtree(clip)
+    clip.unlink(missing_ok=True)
     result = subprocess.run(command, cwd=cwd, env=ENV, capture_output=True, text=True, timeout=600)
     if result.returncode != 0:
         sys.exit(f"unequal_ranks: {' '.join(map(str, command))}: {result.stderr}")
@@ -79,10 +82,11 @@ def run(command, cwd, steps):
     return [s for n, (s, _) in sorted(seconds.items()) if n > 1], weights[1] if weights else "even", behind
 
 
-def row(name, steps, ideals):
-    ratios = [statistics.median(s) / ideal for s, ideal in zip(steps, ideals) if s]
-    every = [s for part in steps for s in part]
-    mean = statistics.mean(every) / statistics.mean(ideals)
+def row(name, rounds):
+    """Of rounds: what a step takes at best, and the steps."""
+    ratios = [statistics.median(steps) / ideal for ideal, steps in rounds]
+    every = [s for _, steps in rounds for s in steps]
+    mean = statistics.mean(every) / statistics.mean(ideal for ideal, _ in rounds)
     print(f"{name:28} {statistics.median(every):9.3f} {min(every):9.3f} {statistics.median(ratios):10.3f} {min(ratios):9.3f}"
           f" {max(ratios):9.3f} {mean:9.3f}")
 
@@ -102,25 +106,26 @@ def main():
                 command = [program, "generate", model, *KEYS, "trace=trace.json"]
                 one, _, _ = run(entering("whole", [*command, "num_inference_steps=4"]), cwd, 4)
                 ideals.append(statistics.median(one) / 1.5)
-                times.setdefault("one rank", []).append(one)
+                times.setdefault("one rank", []).append((ideals[-1], one))
                 for strategy in STRATEGIES:
                     for weights, count in (("even", 4), ("auto", steps)):
                         keys = [*command, f"attention={strategy}", f"shard_weights={weights}", f"num_inference_steps={count}"]
                         ranks = [["-n", "1", *entering(group, keys)] for group in ("whole", "half")]
                         case = f"{strategy}, {weights}"
                         all_steps, used, changed = run(["mpirun", "--bind-to", "core", *ranks[0], ":", *ranks[1]], cwd, count)
-                        times.setdefault(case, []).append(all_steps)
+                        times.setdefault(case, []).append((ideals[-1], all_steps))
                         if changed:
-                            behind.setdefault(f"{case}, changed", []).append(changed)
+                            behind.setdefault(f"{case}, changed", []).append((ideals[-1], changed))
                         found.setdefault(case, []).append(used)
     finally:
         remove_groups()
     print(f"{rounds} rounds; a step at best {statistics.median(ideals):.3f} s")
     print(f"{'':28} {'step, s':>9} {'least':>9} {'x at best':>10} {'least':>9} {'most':>9} {'mean':>9}")
     for case, of in (times | behind).items():
-        row(case, of, ideals)
+        row(case, of)
     for case, used in found.items():
-        print(f"{case}: weights {', '.join(used)}")
+        changes = len(behind.get(f"{case}, changed", []))
+        print(f"{case}: weights {' '.join(used)}; changed in {changes} of {rounds} rounds")
 
 
 if __name__ == "__main__":

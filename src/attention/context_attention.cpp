@@ -1,10 +1,14 @@
 // The engine: plan() makes a rank's program (parallel/program.h) and its memory, run() executes the program op by op.
 // No copy and no message beyond its.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "zoetrope/attention.h"
 
@@ -24,14 +28,14 @@ using parallel::Op;
 
 // Everything that all ranks must agree on, by name.
 struct Agreement {
-  std::vector<const char*> names;
+  std::vector<std::string> names;
   std::vector<int64_t> values;
   // Its name: no implementation has a longer one, and those that do not exist are refused.
   using Kernel = std::array<char, 64>;
   Kernel kernel{};
 
-  void add(const char* name, int64_t value) {
-    names.push_back(name);
+  void add(std::string name, int64_t value) {
+    names.push_back(std::move(name));
     values.push_back(value);
   }
 };
@@ -48,7 +52,8 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("mask", static_cast<int64_t>(p.mask));
   mine.add("log_sum_exp", p.log_sum_exp);
   layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
-  for (int rank = 0; rank < layout.ranks(); ++rank) mine.add("shard weight", layout.shard_weight(rank));
+  for (int rank = 0; rank < layout.ranks(); ++rank)
+    mine.add(fmt::format("shard weight of context rank {}", rank), layout.shard_weight(rank));
   mine.add("softmax", static_cast<int64_t>(*s.softmax));
   mine.add("block_q", s.block_q);
   mine.add("block_kv", s.block_kv);
@@ -70,7 +75,7 @@ void check_agreement(comm::Communicator& context, const Agreement& mine) {
   context.all_gather(mine.values.data(), values.data(), count * sizeof(int64_t), "attention plan");
   context.all_gather(&mine.kernel, kernels.data(), sizeof mine.kernel, "attention plan");
   for (size_t rank = 0; rank < ranks; ++rank) {
-    const auto refuse = [&](const char* name, const auto& here, const auto& there) {
+    const auto refuse = [&](std::string_view name, const auto& here, const auto& there) {
       fail("attention: rank {} planned {} {}, but rank {} {}; all ranks must bring the same problem and strategy",
            context.world_rank(0), name, here, context.world_rank(static_cast<int>(rank)), there);
     };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/print.h"
 #include "parallel/layout.h"
 
@@ -26,6 +27,17 @@ std::string shards_text(const std::optional<int64_t>& shards) { return shards ? 
 
 constexpr const char *kEven = "even", *kAutomatic = "auto";
 
+int parse_weight(std::string_view text) {
+  constexpr const char* kSpaces = " \t";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);
+  try {
+    return static_cast<int>(parse_integer(text, {1, parallel::kMostShardWeight}));
+  } catch (const Error& error) {
+    fail("{}; legal are even, auto, or one whole number for each context rank, as 2,1", error.what());
+  }
+}
+
 ShardWeights parse_weights(std::string_view text) {
   ShardWeights weights;
   if (text == kEven) return weights;
@@ -33,8 +45,7 @@ ShardWeights parse_weights(std::string_view text) {
   if (weights.automatic) return weights;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    weights.fixed.push_back(
-        static_cast<int>(parse_integer(text.substr(begin, end - begin), {1, parallel::kMostShardWeight})));
+    weights.fixed.push_back(parse_weight(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   return weights;

@@ -255,8 +255,14 @@ TEST(Keys, ShardWeightsAreAWordOrAList) {
               HasSubstr("shard_weights=auto is not possible in attention"));
   options.deterministic = true;
   EXPECT_THAT(refusal(options), HasSubstr("shard_weights=auto with deterministic=true is not possible"));
-  for (const char* argument : {"shard_weights=2,", "shard_weights=2,x", "shard_weights=fast", "shard_weights="})
-    EXPECT_THAT(error_of([&] { set.set_argument(argument); }), HasSubstr("shard_weights=")) << argument;
+  for (const char* argument : {"shard_weights=2,", "shard_weights=2,x", "shard_weights=fast",
+                               "shard_weights=", "shard_weights= ", "shard_weights=1 2", "shard_weights=0,1"}) {
+    EXPECT_THAT(error_of([&] { set.set_argument(argument); }),
+                AllOf(HasSubstr("shard_weights="), HasSubstr("even, auto, or one whole number for each context rank")))
+        << argument;
+  }
+  set.set_argument("shard_weights= 1, 2 ,3 ");
+  EXPECT_EQ(options.shard_weights.fixed, (std::vector<int>{1, 2, 3}));
   EXPECT_THAT(error_of([&] { set.set_argument("shard_weights=2,0"); }), HasSubstr("1 to 1000"));
   EXPECT_THAT(error_of([&] { set.set_argument("shard_weights=2,1001"); }), HasSubstr("1 to 1000"));
 }
@@ -341,6 +347,10 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.log_sum_exp = true; }), HasSubstr("log_sum_exp 0, but rank 2 1"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.ulysses = 4; }), HasSubstr("ulysses 2, but rank 2 4"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) {
+                s.layout.shard_weights = {1, 1, 1, 5};
+              }),
+              HasSubstr("rank 0 planned shard weight of context rank 3 1, but rank 2 5"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }),
               HasSubstr("rank 0 planned kernel auto, but rank 2 scalar"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.direction = Direction::kOpen; }),

@@ -204,7 +204,8 @@ class Search {
       other = over_hosts(hosts);
       const int shards = other.layout.weight_shards = hosts / other.layout.tensor;
       if (shards == 1 || peak_of(other) > available_) continue;
-      return with_peak(fmt::format("fsdp_parallelism={} over {}", shards, of_hosts(hosts)), peak_of(other));
+      return with_peak(fmt::format("fsdp_parallelism={}{} over {}", shards, without_weights(other), of_hosts(hosts)),
+                       peak_of(other));
     }
     return std::nullopt;
   }
@@ -223,9 +224,16 @@ class Search {
       other.layout.tensor = tensor;
       if (places % now.data != 0) other.layout.data = 1;
       split_context(other.layout, places / other.layout.data);
-      if (peak_of(other) <= available_) return with_cost(fmt::format("tensor_parallelism={}", tensor), other);
+      if (peak_of(other) <= available_)
+        return with_cost(fmt::format("tensor_parallelism={}{}", tensor, without_weights(other)), other);
     }
     return std::nullopt;
+  }
+
+  // What of the keys must be left out for a context of other ranks than the list of weights has.
+  std::string without_weights(const MemoryQuestion& other) const {
+    const std::vector<int>& weights = asked_.strategy.shard_weights.fixed;
+    return weights.empty() || std::ssize(weights) == other.layout.context.ranks() ? "" : " shard_weights=even";
   }
 
   // As few exchanges as can be: Ulysses for as many ranks as have heads.
@@ -333,7 +341,7 @@ class Search {
     for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
       if (!divides(hosts)) continue;
       const MemoryQuestion other = over_hosts(hosts);
-      if (fits(other)) return with_settings(of_hosts(hosts), other);
+      if (fits(other)) return with_settings(of_hosts(hosts) + without_weights(other), other);
     }
     return std::nullopt;
   }

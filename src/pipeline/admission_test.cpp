@@ -209,6 +209,22 @@ TEST(Admission, OtherPlacesOfTheWeightsGoWithTheKeys) {
   EXPECT_THAT(ways_text(question, available), testing::Not(testing::HasSubstr("fsdp_parallelism")));
 }
 
+// A list of shard weights is of one number of ranks.
+TEST(Admission, AnotherContextGoesWithoutTheListOfItsWeights) {
+  MemoryQuestion question = question_1_3b();
+  question.layout.context.ring = 4;
+  question.options.strategy.shard_weights.fixed = question.layout.context.shard_weights = {3, 2, 2, 2};
+  const auto ways = [&](int64_t bytes) { return ways_text(question, peak(question) - Bytes(bytes)); };
+  EXPECT_THAT(ways(1'500'000'000), testing::ContainsRegex("tensor_parallelism=2 shard_weights=even \\([0-9.]+ GB"));
+  EXPECT_THAT(ways(1'500'000'000), testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB"));
+  question.ranks_here = 4;
+  EXPECT_THAT(ways(1'500'000'000), testing::ContainsRegex("fsdp_parallelism=[0-9]+( shard_weights=even)? over"));
+  question.options.height = 720;
+  question.options.width = 1280;
+  EXPECT_THAT(ways_text(question, Bytes(8'000'000'000)),
+              testing::ContainsRegex("each on a host of its own shard_weights=even"));
+}
+
 // A rank that cannot is no reason for the others to wait: all give up, with the same words.
 TEST(Admission, AllRanksGiveUpTogether) {
   std::atomic<int> refused{0};

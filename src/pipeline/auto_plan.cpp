@@ -174,7 +174,8 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   } else {
     plan = plan_by_rule(by_rule, question, profile, text_of_run);
   }
-  if (o.strategy.shard_weights.automatic && !profile.known())
+  if (const std::string note = no_exchange_note(o, plan.layout); !note.empty()) notes.push_back(note);
+  else if (o.strategy.shard_weights.automatic && !profile.known())
     notes.emplace_back("shard_weights=auto: shards stay even, for they follow the prices of a profile");
   plan.notes.insert(plan.notes.end(), notes.begin(), notes.end());
   return plan;

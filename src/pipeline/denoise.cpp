@@ -245,7 +245,7 @@ void Denoiser::change_shards(const std::vector<int>& weights) {
 double Denoiser::waited_seconds() const {
   const attention::Counters counters = attention_->counters();
   return counters.ulysses.wait_seconds + counters.ring.wait_seconds + counters.gather.wait_seconds +
-         tensor_->counters().wait_seconds;
+         tensor_->counters().wait_seconds + transformer_->weights_wait_seconds();
 }
 
 void Denoiser::balance_shards(double seconds, double waited) {
@@ -466,7 +466,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     if (setup_.observer) {
       auto work = static_cast<int32_t>(decision.work);
       setup_.observer(i, "work", TensorView(&work, DType::kI32, {1}));
-      std::vector<int>& shards = layout_.context.shard_weights;
+      std::vector<int> shards = shard_weights();
       if (!shards.empty())
         setup_.observer(i, "shard_weights", TensorView(shards.data(), DType::kI32, {std::ssize(shards)}));
       setup_.observer(i, "input", input_of(latents).slice(0, 0, setup_.plan.videos));

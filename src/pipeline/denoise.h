@@ -114,8 +114,8 @@ class Denoiser {
   DenoiseState state() const;
 
   int64_t attention_bytes_sent() const;
-  attention::Counters attention_counters() const;                                          // of this rank, all steps
-  const std::vector<int>& shard_weights() const { return layout_.context.shard_weights; }  // of the last step
+  attention::Counters attention_counters() const;                                         // of this rank, all steps
+  std::vector<int> shard_weights() const { return layout_.of_sequence().shard_weights; }  // of the last step
   // Of the expert that worked last. Whoever holds them spares the next Denoiser the reading.
   std::shared_ptr<const wan::TransformerWeights> weights() const { return expert_weights_; }
   std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
@@ -134,7 +134,7 @@ class Denoiser {
   void change_shards(const std::vector<int>& weights);
   // Collective, after a step in full, which began with `before`: what is to change before the next one in full.
   void balance_shards(double seconds, double waited);
-  double waited_seconds() const;  // for ranks in the forward pass, so far
+  double waited_seconds() const;  // for ranks and for weights in the forward pass, so far
   void restore(const DenoiseState& from, size_t size);
   // Computes the residual that a step reuses, which another run had: its last full step once more.
   void compute_full_step_again(const Probe& probe);

@@ -299,6 +299,19 @@ planner::Question attention_question(const attention::Problem& problem, const at
   return q;
 }
 
+std::string no_exchange_note(const GenerateOptions& o, const ParallelLayout& layout) {
+  if (layout.of_sequence().ranks() > 1) return "";
+  std::vector<std::string> keys;
+  const attention::ShardWeights& weights = o.strategy.shard_weights;
+  if (weights.automatic) keys.emplace_back("shard_weights=auto");
+  if (!weights.fixed.empty()) keys.push_back(fmt::format("shard_weights={}", fmt::join(weights.fixed, ",")));
+  if (o.strategy.kv_exchange_dtype != parallel::KVExchange::kAsComputed)
+    keys.push_back(fmt::format("kv_exchange_dtype={}", kv_exchange_name(o.strategy.kv_exchange_dtype)));
+  if (keys.empty()) return "";
+  return fmt::format("{} without effect: a rank has whole sequences, and nothing is exchanged",
+                     fmt::join(keys, " and "));
+}
+
 void leave_tiles_to_kernels(planner::Question& question) {
   if (!question.block_q) question.block_q = 0;
 }

@@ -30,6 +30,9 @@ planner::Question attention_question(const attention::Problem& problem, const at
                                      int ranks);
 planner::Work attention_work(const attention::Problem& problem);
 
+// Which keys of exchanges between ranks say nothing in this layout, where ranks have whole sequences; else empty.
+std::string no_exchange_note(const GenerateOptions& options, const parallel::ParallelLayout& layout);
+
 // For a run on this CPU: tiles are tuned here, whatever a profile says of others.
 void leave_tiles_to_kernels(planner::Question& question);
 

@@ -166,8 +166,8 @@ struct Run::PassState {
   // Of the transformer: as long as somebody holds them, the next segment does not read them again.
   std::shared_ptr<const void> weights;
 
-  std::vector<int> shard_weights = pass.layout.context.shard_weights;  // of the last step
-  int64_t steps_made = 0;                                              // by this process
+  std::vector<int> shard_weights = pass.layout.of_sequence().shard_weights;  // of the last step
+  int64_t steps_made = 0;                                                    // by this process
   int64_t bytes_sent = 0;
   attention::Counters attention;
   std::optional<StepCacheReport> step_cache;
@@ -414,8 +414,8 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
     compare_with_plan(timing, s.attention, pass, result);
     result.summary = short_summary(timing, s.steps_made, result) + kv_rounding_text(result, pass.strategy.kv_exchange);
     if (!s.shard_weights.empty()) {
-      result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ":"));
-    } else if (options_.strategy.shard_weights.automatic) {
+      result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ","));
+    } else if (options_.strategy.shard_weights.automatic && pass.layout.of_sequence().ranks() > 1) {
       result.summary += "Shard weights even\n";
     }
   }

@@ -161,6 +161,14 @@ PlanPart part_of(const pipeline::WeightsToFit& fitted, const pipeline::GenerateO
   return part;
 }
 
+std::string exchange_note(const PlanPart& part, const pipeline::GenerateOptions& run) {
+  const Candidate* best = part.ranking.best();
+  if (best == nullptr) return "";
+  const std::string note = pipeline::no_exchange_note(run, best->configuration.layout);
+  if (!note.empty() || !run.strategy.shard_weights.automatic) return note;
+  return "shard_weights=auto: planned with even shards, which a run changes as its ranks are measured";
+}
+
 void compare(std::vector<PlanPart>& parts) {
   const auto first =
       std::find_if(parts.begin(), parts.end(), [](const PlanPart& part) { return part.ranking.best() != nullptr; });
@@ -210,7 +218,8 @@ PlanReport plan_answer(const PlanOptions& options) {
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
       report.work = fitted.question.work;
-      if (!fitted.note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), fitted.note));
+      for (const std::string& note : {exchange_note(part, options.run), fitted.note})
+        if (!note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), note));
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
       refusal = Error(options.keys->with_origins(error.what()));

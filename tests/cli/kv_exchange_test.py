@@ -73,5 +73,30 @@ def a_plan_says_what_it_gains(cwd):
             left=files_in(cwd))
 
 
+@test
+def plans_and_runs_name_keys_of_exchanges(cwd):
+    """The command that a plan prints has shard_weights, and a key that nothing comes of has a note, in both commands."""
+    def plan(*keys):
+        result = run([harness.PROGRAM, "plan", "wan2.1_t2v_14b", "hardware=h100_8", "guidance_scale=1", "json=plan.json", *keys], cwd)
+        assert result.returncode == 0, result.stderr
+        return json.loads((pathlib.Path(cwd) / "plan.json").read_text())["plans"][0]["settings"], result.stdout
+    even, text = plan("ranks=2")
+    assert not [word for word in even if "shard_weights" in word] and "shard_weights" not in text, text
+    for keys in ("shard_weights=3,1", "shard_weights=auto"):
+        settings, text = plan("ranks=2", keys)
+        assert keys in settings and keys in text, text
+        assert ("planned with even shards" in text) == (keys == "shard_weights=auto"), text
+        assert "without effect" not in text, text
+    keys = ["shard_weights=2,1", "kv_exchange_dtype=int8", "flash_min_seq_length=100000000"]
+    note = "shard_weights=2,1 and kv_exchange_dtype=int8 without effect: a rank has whole sequences"
+    assert note in plan("ranks=2", *keys)[1]
+    whole = generate(cwd, "output=a.gif", "ranks=2", "data_parallelism=1", *keys)
+    assert whole.returncode == 0 and note in whole.stdout + whole.stderr, whole.stdout + whole.stderr
+    assert "Shard weights" not in whole.stdout, whole.stdout
+    divided = generate(cwd, "output=b.gif", "ranks=2", "data_parallelism=1", *keys[:2])
+    assert divided.returncode == 0 and "without effect" not in divided.stdout + divided.stderr, divided.stderr
+    assert "Shard weights 2,1\n" in divided.stdout, divided.stdout
+
+
 if __name__ == "__main__":
     sys.exit(run_script(TESTS, harness.use))

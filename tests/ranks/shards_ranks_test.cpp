@@ -161,9 +161,10 @@ void moving_shards_match_one(const Job& job, const Layout& layout, comm::Communi
   if (world.rank() != 0) return;
   // A cache leaves few steps that compute in full.
   EXPECT_GE(times.changes(), job.cache == StepCacheKind::kNone ? 2 : 1);
-  // Others may end with even ones.
+  // It says what the last step was computed with, which a change made: the first step has even shards. Others may end
+  // with even ones.
   if (std::string_view(job.name) == "plain") {
-    EXPECT_THAT(ours.summary, testing::HasSubstr("Shard weights "));
+    EXPECT_THAT(ours.summary, testing::ContainsRegex("Shard weights [0-9]+(,[0-9]+)+\n"));
   }
   EXPECT_EQ(ours.step_cache.has_value(), job.cache != StepCacheKind::kNone);
   if (ours.step_cache) {

@@ -3,17 +3,22 @@
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/transformer/state.h"
+#include "trace/elapsed.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
 
-io::WeightStream::Use Transformer::State::wait_for_weights(size_t block) {
-  const trace::Span span(weights->stream() == nullptr ? trace::Lane() : stream.lane(), "wait for weights");
-  return weights->use_block(block);
+io::WeightStream::Use Transformer::State::wait_for_weights(UseOf use_of, size_t index) {
+  if (weights->stream() == nullptr) return (*weights.*use_of)(index);
+  const trace::Span span(stream.lane(), "wait for weights");
+  const auto begin = trace::Clock::now();
+  io::WeightStream::Use use = (*weights.*use_of)(index);
+  weights_wait_seconds += trace::seconds_since(begin);
+  return use;
 }
 
 void Transformer::State::run_block(const BlockCall& block, const std::string& name, const Probe& probe) {
-  const io::WeightStream::Use use = wait_for_weights(block.index);
+  const io::WeightStream::Use use = wait_for_weights(&TransformerWeights::use_block, block.index);
   const std::string after_cross = probe ? name + ".cross_attention" : std::string();
   self_attention(block);
   if (probe) observe(probe, name + ".self_attention", attended());

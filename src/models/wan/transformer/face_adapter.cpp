@@ -128,7 +128,7 @@ void Transformer::State::attend_faces(const Chunk& chunk, size_t adapter, const 
 void Transformer::State::add_face(IndexRange samples, size_t adapter, const Probe& probe) {
   const std::string label = fmt::format("face adapter {}", adapter);
   const trace::Span span(stream.lane(), label.c_str());
-  const io::WeightStream::Use use = weights->use_adapter(adapter);
+  const io::WeightStream::Use use = wait_for_weights(&TransformerWeights::use_adapter, adapter);
   const FaceAdapterWeights& w = weights->face.adapters[adapter];
   const int64_t d = config.inner_dim();
   const TensorView x = stream_of(samples);

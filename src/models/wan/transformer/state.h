@@ -72,7 +72,8 @@ struct Transformer::State {
   void project_out(const TensorView& velocity_tokens, const Probe& probe);
 
   // block.cpp
-  io::WeightStream::Use wait_for_weights(size_t block);
+  using UseOf = io::WeightStream::Use (TransformerWeights::*)(size_t index) const;
+  io::WeightStream::Use wait_for_weights(UseOf use_of, size_t index);
   void run_block(const BlockCall& block, const std::string& name, const Probe& probe);  // observed as `name`
   void self_attention(const BlockCall& block);
   void cross_attention(const BlockCall& block, const Chunk& chunk);
@@ -204,6 +205,7 @@ struct Transformer::State {
   int64_t timesteps = 0;                // values of this forward
   std::span<const int32_t> time_index;  // of this forward
   std::vector<HeadSlot> chunk_slots;    // of the tensor that is written; reused, so that a step allocates nothing
+  double weights_wait_seconds = 0;
 };
 
 }  // namespace zoetrope::wan

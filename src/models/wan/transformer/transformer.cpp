@@ -90,6 +90,7 @@ Transformer::Transformer(Transformer&&) noexcept = default;
 
 const TransformerConfig& Transformer::config() const { return state_->config; }
 DType Transformer::dtype() const { return state_->dtype; }
+double Transformer::weights_wait_seconds() const { return state_->weights_wait_seconds; }
 void Transformer::prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                           const TransformerExtras& extras) {
   State& s = *state_;

@@ -76,6 +76,8 @@ class Transformer {
 
   const TransformerConfig& config() const;
   DType dtype() const;  // of the residual stream, and of what forward() writes
+  // In all forwards, for weights that are read, gathered or converted as they are used.
+  double weights_wait_seconds() const;
 
   // For `batch` samples of latent size {F, H, W}. `attention` was planned for F·H·W/patch tokens, the heads of the
   // weights, the config's head_dim, dtype(), and a batch that divides this one: the samples go through the blocks in

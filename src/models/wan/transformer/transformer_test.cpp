@@ -135,6 +135,29 @@ TEST(Transformer, RecordsEveryOperationOnce) {
   EXPECT_NE(text.find(fmt::format("\"gflop\":{:.6g},", flop * 1e-9)), std::string::npos) << text.substr(0, 2000);
 }
 
+TEST(Transformer, SaysHowLongItWaitedForStreamedWeights) {
+  Model model;
+  const Job job;
+  const Inputs inputs(model, job);
+  const auto waited = [&] {
+    double seconds = -1;
+    comm::run_ranks(1, [&](comm::Communicator& rank) {
+      testing::with_transformer(model, job, inputs, testing::context_of(model, job, inputs), rank,
+                                [&](Transformer& transformer, IndexRange mine) {
+                                  transformer.forward(inputs.latents, job.timesteps,
+                                                      testing::velocity_for(model, job, mine));
+                                  seconds = transformer.weights_wait_seconds();
+                                });
+    });
+    return seconds;
+  };
+  EXPECT_EQ(waited(), 0);
+  const auto streamed = std::make_shared<io::Weights>(testing::open_source(model.folder),
+                                                      io::Weights::Loading{{}, {}, io::Weights::kFewestParts});
+  model.weights = TransformerWeights::load(model.config, streamed, DType::kF32);
+  EXPECT_GT(waited(), 0);
+}
+
 TEST(Transformer, KeyLengthsHideTheRowsBeyond) {
   const Model model;
   Job job;
