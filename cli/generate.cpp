@@ -37,6 +37,16 @@ void parse_generate_words(const std::vector<std::string>& words, pipeline::Gener
   if (!options.resume.empty()) pipeline::load_resumed_settings(options.resume, set);
 }
 
+std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, OptionSet& own) {
+  std::vector<std::string> words;
+  for (const std::string& word : arguments) {
+    const std::string key = word.substr(0, word.find('='));
+    if (key.size() < word.size() && own.knows(key)) own.set_argument(word);
+    else words.push_back(word);
+  }
+  return words;
+}
+
 namespace {
 
 std::string help() {

@@ -13,4 +13,7 @@ namespace zoetrope::cli {
 // with below all of them. `set` describes `options`. Throws Error.
 void parse_generate_words(const std::vector<std::string>& words, pipeline::GenerateOptions& options, OptionSet& set);
 
+// Sets the key=value of a command that takes the keys of `generate` besides `own`, and returns the other words.
+std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, OptionSet& own);
+
 }  // namespace zoetrope::cli

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -199,14 +200,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (world != nullptr) fail("run: starts mpirun itself; call it without mpirun, or call `zoetrope generate` under it");
   Launch launch;
   OptionSet own = describe(launch);
-  std::vector<std::string> words;
-  bool names_journal = false;
-  for (const std::string& word : arguments) {
-    const std::string key = word.substr(0, word.find('='));
-    names_journal = names_journal || key == "journal";
-    if (key.size() < word.size() && own.knows(key)) own.set_argument(word);
-    else words.push_back(word);
-  }
+  std::vector<std::string> words = take_own_words(arguments, own);
+  const bool names_journal = std::any_of(
+      words.begin(), words.end(), [](const std::string& word) { return word.substr(0, word.find('=')) == "journal"; });
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(words, settings.run, set);

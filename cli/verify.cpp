@@ -57,24 +57,13 @@ std::string help() {
       describe(words).help());
 }
 
-// The words of `generate`; takes out those of this command. Without a model: its settings are a certificate's.
-std::vector<std::string> parse_own(const std::vector<std::string>& arguments, OptionSet& own) {
-  std::vector<std::string> words;
-  for (const std::string& word : arguments) {
-    const std::string key = word.substr(0, word.find('='));
-    if (key.size() < word.size() && own.knows(key)) own.set_argument(word);
-    else words.push_back(word);
-  }
-  return words;
-}
-
 comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   try {
     VerifyWords words;
     OptionSet own = describe(words);
     pipeline::RunSettings settings;
     OptionSet set = pipeline::describe(settings);
-    parse_generate_words(parse_own(arguments, own), settings.run, set);
+    parse_generate_words(take_own_words(arguments, own), settings.run, set);
     return pipeline::rank_options(settings.run);
   } catch (const std::exception&) {
     return pipeline::rank_options({});
@@ -130,7 +119,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   OptionSet own = describe(words);
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
-  parse_generate_words(parse_own(arguments, own), settings.run, set);
+  parse_generate_words(take_own_words(arguments, own), settings.run, set);
   pipeline::read_prompt_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;

@@ -52,15 +52,8 @@ std::map<std::string, std::string> texts(const JsonObject& object) {
 
 void require_same(const fs::path& file, const char* what, const std::map<std::string, std::string>& there,
                   const std::map<std::string, std::string>& here) {
-  std::map<std::string, std::string> all = there;
-  all.insert(here.begin(), here.end());
-  std::vector<std::string> differing;
-  for (const auto& [key, unused] : all) {
-    const auto a = there.find(key), b = here.find(key);
-    if (a == there.end() || b == here.end() || a->second != b->second) differing.push_back(key);
-  }
-  if (!differing.empty())
-    fail("certificate={}: is of a run with other {}: {}", file.string(), what, fmt::join(differing, ", "));
+  if (const std::vector<std::string> keys = differing(there, here); !keys.empty())
+    fail("certificate={}: is of a run with other {}: {}", file.string(), what, fmt::join(keys, ", "));
 }
 
 // ‖a − b‖ / ‖b − noise‖ over the samples: relative to what the model has done.

@@ -102,13 +102,7 @@ void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs:
     fail("resume={}: the journal is of a run with other settings: {}; leave them out to go on, or begin a new run",
          folder.string(), fmt::join(settings, ", "));
   }
-  std::vector<std::string> files;
-  std::map<std::string, std::string> all = kept.files;
-  all.insert(asked.files.begin(), asked.files.end());
-  for (const auto& [name, unused] : all) {
-    const auto there = kept.files.find(name), here = asked.files.find(name);
-    if (there == kept.files.end() || here == asked.files.end() || there->second != here->second) files.push_back(name);
-  }
+  const std::vector<std::string> files = differing(kept.files, asked.files);
   if (files.empty()) return;
   fail("resume={}: the journal is of a run with another model or other inputs: {}; name those of that run",
        folder.string(), fmt::join(files, ", "));

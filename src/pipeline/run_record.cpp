@@ -123,6 +123,18 @@ uint64_t checksum_of(std::string_view bytes) {
 
 }  // namespace
 
+std::vector<std::string> differing(const std::map<std::string, std::string>& a,
+                                   const std::map<std::string, std::string>& b) {
+  std::map<std::string, std::string> all = a;
+  all.insert(b.begin(), b.end());
+  std::vector<std::string> keys;
+  for (const auto& [key, unused] : all) {
+    const auto one = a.find(key), other = b.find(key);
+    if (one == a.end() || other == b.end() || one->second != other->second) keys.push_back(key);
+  }
+  return keys;
+}
+
 // The container's header, then the tensors in the order of their names.
 std::string RunRecord::to_bytes() const {
   std::map<std::string, std::string_view> parts;

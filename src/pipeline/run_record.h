@@ -48,6 +48,10 @@ struct RunIdentity {
   std::vector<int64_t> seeds;                   // of each video
 };
 
+// The keys that one of them lacks, or that have other values.
+std::vector<std::string> differing(const std::map<std::string, std::string>& a,
+                                   const std::map<std::string, std::string>& b);
+
 // A record that only a newer program can read.
 class NewerFormat : public Error {
  public:

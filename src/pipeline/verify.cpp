@@ -22,6 +22,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
+constexpr double kSecondsOfMinute = 60;
 constexpr double kShareOfTime = 0.5;  // for the ranks and one rank; as much again for float64
 
 std::string size_text(const GenerateOptions& options) {
@@ -108,7 +109,7 @@ GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const 
     const Forecast forecast = run.forecast(ranks, processes_here);
     const auto limits = limits_here(model.memory, processes_here);
     const double left = limits.empty() ? INFINITY : limits.front().available.gigabytes() - forecast.memory.gigabytes();
-    constexpr double kSecondsOfMinute = 60, kShareOfMemory = 0.5, kGigabyte = 1e9;
+    constexpr double kShareOfMemory = 0.5, kGigabyte = 1e9;
     const double needed = kept_bytes(model, run.plan()) / kGigabyte / kShareOfMemory;
     if (as_asked && needed > left)
       fail(
@@ -268,14 +269,13 @@ struct Verification::State {
       : model(opened),
         settings(asked),
         reference(opened_reference(opened, options, asked)),
-        weights(weights_hash(opened.folder)),
         ranks(of_ranks),
         run(opened, {checked_options(options)}),
         checks({opened.folder, run.plan(), options.vae_dtype, options.strategy.kv_exchange_dtype,
                 comm::process_threads(options.threads)},
                of_ranks) {
     run.use_checks(checks);
-    if (settings.begins) settings.begins(run.identity({options.seed}), weights);
+    if (settings.begins) settings.begins(run.identity({options.seed}), weights_hash(opened.folder));
   }
   static std::optional<ModelFolder> opened_reference(const OpenModel& model, GenerateOptions options,
                                                      const VerifySettings& settings) {
@@ -293,7 +293,6 @@ struct Verification::State {
   OpenModel& model;
   const VerifySettings settings;
   const std::optional<ModelFolder> reference;
-  const std::string weights;  // their hash
   const int ranks;
   Run run;
   ForwardChecks checks;
@@ -315,12 +314,11 @@ void Verification::run_on_threads(const Callbacks& callbacks) {
 
 VerifyReport Verification::report(const Callbacks& callbacks) {
   State& s = *state_;
-  constexpr double kSecondsOfMinute = 60;
   const double seconds = s.settings.minutes > 0 ? s.settings.minutes * kSecondsOfMinute * kShareOfTime : INFINITY;
   s.checks.check_in_float64(s.reference ? &*s.reference : nullptr, {s.settings.rows, seconds}, callbacks.layer,
                             callbacks.cancelled);
   VerifyReport report = report_of(s.checks, s.model.folder, s.run);
-  report.weights = s.weights;
+  report.weights = weights_hash(s.model.folder);
   report.ranks = s.ranks;
   report.rows = s.settings.rows;
   report.reference = s.settings.reference;
