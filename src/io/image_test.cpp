@@ -282,9 +282,11 @@ void expect_turned(const Tensor& image, const Tensor& stored, size_t orientation
 
 // TIFF's header and one directory with one entry: the orientation, a short.
 std::string exif_of(size_t orientation, bool little) {
-  const char value = static_cast<char>(orientation);
-  return little ? std::string("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0", 18) + value + std::string(7, '\0')
-                : std::string("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 19) + value + std::string(6, '\0');
+  std::string exif = little ? std::string("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0", 18)
+                            : std::string("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 19);
+  exif += static_cast<char>(orientation);
+  exif.append(little ? 7 : 6, '\0');
+  return exif;
 }
 
 std::string png_chunk(const std::string& letters, const std::string& data) {
