@@ -12,7 +12,7 @@
 
 namespace zoetrope {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool, kI8 };
 
 ZOETROPE_API size_t dtype_size(DType dtype);       // bytes per element
 ZOETROPE_API const char* dtype_name(DType dtype);  // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"

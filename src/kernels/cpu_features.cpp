@@ -30,6 +30,8 @@ const CpuFeatures& cpu_features() {
     f.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+    f.avx_vnni = f.avx2 && __builtin_cpu_supports("avxvnni");
+    f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
     f.amx_bf16 = f.avx512_bf16 && may_use_amx_bf16();
     f.fast_bf16_dots = f.avx512_bf16 && !__builtin_cpu_is("intel");
     return f;

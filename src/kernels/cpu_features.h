@@ -9,6 +9,8 @@ struct CpuFeatures {
   bool avx2 = false;         // with FMA
   bool avx512 = false;       // F, BW, DQ, VL
   bool avx512_bf16 = false;  // with vdpbf16ps, on top of avx512
+  bool avx_vnni = false;     // int8 dot products of 256 bits, on top of avx2
+  bool avx512_vnni = false;  // of 512 bits, on top of avx512
   bool amx_bf16 = false;     // on top of avx512; the system has granted AMX to this process
   // Whether a vdpbf16ps, which does twice the work of a float32 multiply-add, has the same throughput. On Zen 4 (one
   // per cycle) and Zen 5 (two) it has; Emerald Rapids starts one in two cycles but four multiply-adds, and a float32

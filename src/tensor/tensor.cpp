@@ -22,6 +22,7 @@ size_t dtype_size(DType dtype) {
       return 2;
     case DType::kU8:
     case DType::kBool:
+    case DType::kI8:
       return 1;
   }
   ZT_CHECK(false, "dtype {}", static_cast<int>(dtype));
@@ -43,6 +44,8 @@ const char* dtype_name(DType dtype) {
       return "F16";
     case DType::kU8:
       return "U8";
+    case DType::kI8:
+      return "I8";
     case DType::kBool:
       return "BOOL";
   }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/packed_amx.h"
+#include "kernels/gemm/packed_int8.h"
 #include "kernels/gemm/packed_onednn.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
@@ -160,8 +161,9 @@ int64_t panel_columns(PackedLayout layout) { return layout == PackedLayout::kCol
 size_t packed_bytes(const PackedMatrix& matrix) {
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_packed_bytes(matrix);
   if (matrix.layout == PackedLayout::kTiles) return amx_packed_bytes(matrix);
-  const int64_t columns = panel_columns(matrix.layout);
-  return static_cast<size_t>((matrix.n + columns - 1) / columns * columns * matrix.k) * dtype_size(matrix.dtype);
+  const int64_t columns = panel_columns(matrix.layout), panels = ceil_div(matrix.n, columns);
+  if (matrix.dtype == DType::kI8) return static_cast<size_t>(panels) * int8_panel_bytes(matrix);
+  return static_cast<size_t>(panels * columns * matrix.k) * dtype_size(matrix.dtype);
 }
 
 int64_t packed_row_step(const PackedMatrix& matrix) {
@@ -201,6 +203,7 @@ void pack_rows(std::span<const TensorView> stored, int64_t first_row, const Pack
   if (rows.begin == rows.end) return;
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_pack(stored, rows, matrix, out);
   if (matrix.layout == PackedLayout::kTiles) return amx_pack(stored, rows, matrix, out);
+  if (matrix.dtype == DType::kI8) return int8_pack(stored, rows, matrix, out);
   const int64_t columns = panel_columns(matrix.layout);
   with_compute_type(matrix.dtype, "a packed matrix",
                     [&](auto type) { pack_panels<typename decltype(type)::type>(stored, rows, matrix, columns, out); });

@@ -9,6 +9,7 @@
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/packed_amx.h"
+#include "kernels/gemm/packed_int8.h"
 #include "kernels/gemm/packed_kernel.h"
 #include "kernels/gemm/packed_onednn.h"
 #include "kernels/implementation.h"
@@ -20,6 +21,7 @@ namespace {
 std::string layout_text(const PackedMatrix& matrix) {
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_layout_name(matrix);
   if (matrix.layout == PackedLayout::kTiles) return fmt::format("tiles{}", kAmxPanelColumns);
+  if (matrix.dtype == DType::kI8) return fmt::format("columns{}.rotated16x16", panel_columns(matrix.layout));
   return fmt::format("columns{}", panel_columns(matrix.layout));
 }
 
@@ -125,6 +127,13 @@ void run_amx(Stream& stream, const PackedGemm& g) {
   amx_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), packed_kernel_avx512().finish);
 }
 
+void run_int8(Stream& stream, const PackedGemm& g, const Int8Kernel& kernel) {
+  const Arena::Scope scope(stream.scratch());
+  int8_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), kernel);
+}
+void run_vnni512(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni512()); }
+void run_vnni256(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni256()); }
+
 // ---- the reference --------------------------------------------------------------------------------------------------
 
 // w [N, K] as floats, from any layout.
@@ -153,13 +162,30 @@ double rounded(double x, DType dtype) {
   return dtype == DType::kBF16 ? to_float(to_bfloat16(narrow)) : narrow;
 }
 
-void run_reference(Stream&, const PackedGemm& g) {
+// x·wᵀ, each element in double.
+std::vector<double> product_reference(const PackedGemm& g) {
+  if (g.w.dtype == DType::kI8) {
+    const std::vector<float> product = int8_product_reference(g.x, g.w);
+    return {product.begin(), product.end()};
+  }
   const std::vector<float> w = unpacked(g.w);
+  std::vector<double> product;
   for (int64_t m = 0; m < g.out.extent(0); ++m) {
     for (int64_t n = 0; n < g.w.n; ++n) {
-      double y = g.bias ? element(g.bias, n) : 0;
+      double y = 0;
       for (int64_t k = 0; k < g.w.k; ++k)
         y += element(g.x, m * g.x.stride(0) + k) * static_cast<double>(w[static_cast<size_t>(n * g.w.k + k)]);
+      product.push_back(y);
+    }
+  }
+  return product;
+}
+
+void run_reference(Stream&, const PackedGemm& g) {
+  const std::vector<double> product = product_reference(g);
+  for (int64_t m = 0; m < g.out.extent(0); ++m) {
+    for (int64_t n = 0; n < g.w.n; ++n) {
+      double y = product[static_cast<size_t>(m * g.w.n + n)] + (g.bias ? element(g.bias, n) : 0);
       y = activation_reference(g.activation, y);
       if (g.residual) {
         y = rounded(y, g.out.dtype()) * (g.gate ? element(g.gate, n) : 1.0);
@@ -173,16 +199,28 @@ void run_reference(Stream&, const PackedGemm& g) {
 
 // ---- the list -------------------------------------------------------------------------------------------------------
 
+constexpr const char* kOtherWeights = "the weights are packed for another implementation";
+
 template <PackedLayout kLayout>
 Refusal refuse(const PackedGemm& g) {
-  if (g.w.layout != kLayout) return "the weights are packed for another implementation";
+  if (g.w.layout != kLayout || g.w.dtype == DType::kI8) return kOtherWeights;
   if (kLayout == PackedLayout::kColumns64 && !cpu_features().avx512) return "the CPU has no AVX-512";
   if (kLayout == PackedLayout::kOneDnn && !onednn_has_bf16()) return "oneDNN multiplies BF16 only with AVX-512";
   if (kLayout == PackedLayout::kTiles && !cpu_features().amx_bf16) return "the CPU has no AMX for BF16";
   return {};
 }
 
+template <PackedLayout kLayout>
+Refusal refuse_int8(const PackedGemm& g) {
+  if (g.w.layout != kLayout || g.w.dtype != DType::kI8) return kOtherWeights;
+  if (kLayout == PackedLayout::kColumns64 && !cpu_features().avx512_vnni) return "the CPU has no AVX512-VNNI";
+  if (kLayout == PackedLayout::kColumns16 && !cpu_features().avx_vnni) return "the CPU has no AVX-VNNI";
+  return {};
+}
+
 constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
+    {"vnni512", refuse_int8<PackedLayout::kColumns64>, run_vnni512},
+    {"vnni256", refuse_int8<PackedLayout::kColumns16>, run_vnni256},
     {"amx_bf16", refuse<PackedLayout::kTiles>, run_amx},
     {"onednn_bf16", refuse<PackedLayout::kOneDnn>, run_onednn},
     {"avx512", refuse<PackedLayout::kColumns64>, run_avx512},
@@ -228,10 +266,19 @@ void check(const PackedGemm& g) {
 
 }  // namespace
 
-PackedLayout packed_layout(DType dtype) { return packed_layouts(dtype).front(); }
+PackedLayout packed_layout(DType dtype) {
+  const std::vector<PackedLayout> layouts = packed_layouts(dtype);
+  ZT_CHECK(!layouts.empty(), "this CPU multiplies no {}", dtype_name(dtype));
+  return layouts.front();
+}
 
 std::vector<PackedLayout> packed_layouts(DType dtype) {
   std::vector<PackedLayout> layouts;
+  if (dtype == DType::kI8) {
+    if (cpu_features().avx512_vnni) layouts.push_back(PackedLayout::kColumns64);
+    if (cpu_features().avx_vnni) layouts.push_back(PackedLayout::kColumns16);
+    return layouts;
+  }
   if (cpu_features().avx512) layouts.push_back(PackedLayout::kColumns64);
   layouts.push_back(PackedLayout::kColumns16);
   if (dtype == DType::kBF16 && onednn_has_bf16())
@@ -241,10 +288,12 @@ std::vector<PackedLayout> packed_layouts(DType dtype) {
 }
 
 std::string packed_layout_name(const PackedMatrix& matrix) {
-  return fmt::format("{}.{}", matrix.dtype == DType::kBF16 ? "bf16" : "f32", layout_text(matrix));
+  const char* dtype = matrix.dtype == DType::kI8 ? "i8" : matrix.dtype == DType::kBF16 ? "bf16" : "f32";
+  return fmt::format("{}.{}", dtype, layout_text(matrix));
 }
 
 DType operand_dtype(const PackedMatrix& w) {
+  if (w.dtype == DType::kI8) return DType::kBF16;
   return w.layout == PackedLayout::kOneDnn || w.layout == PackedLayout::kTiles ? DType::kBF16 : DType::kF32;
 }
 
@@ -258,6 +307,7 @@ size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int thread
   const size_t bias = static_cast<size_t>(w.n) * sizeof(float);
   if (w.layout == PackedLayout::kTiles) return bias + amx_packed_scratch_bytes(w, rows, threads);
   if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
+  if (w.dtype == DType::kI8) return bias + int8_packed_scratch_bytes(w, rows, threads);
   const int64_t columns = panel_columns(w.layout);
   const WorkItems items = items_of(rows, (w.n + columns - 1) / columns, threads);
   return bias + panel_scratch(w, columns, items.rows).bytes(threads);

@@ -17,18 +17,20 @@
 namespace zoetrope::kernels {
 
 // How w [N, K] is stored. The first two are panels of 16 or 64 rows of w, each [K][columns], so that a step of the
-// multiplication reads contiguous memory. Columns beyond N are zeros. kTiles is for AMX: packed_amx.h.
+// multiplication reads contiguous memory (int8: packed_int8.h). Columns beyond N are zeros. kTiles is for AMX:
+// packed_amx.h.
 enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn, kTiles };
 
 struct PackedMatrix {
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes() of them
   int64_t n = 0, k = 0;
-  DType dtype = DType::kF32;  // F32 or BF16
+  DType dtype = DType::kF32;  // F32, BF16, or I8: w and x are quantised as int8_groups.h says
   PackedLayout layout = PackedLayout::kColumns64;
   explicit operator bool() const { return data != nullptr; }
 };
 
-// The fastest layout for weights of this dtype on this CPU, and all that this CPU can multiply.
+// The fastest layout for weights of this dtype on this CPU, and all that this CPU can multiply: of I8 none where it has
+// no int8 dot products.
 PackedLayout packed_layout(DType dtype);
 std::vector<PackedLayout> packed_layouts(DType dtype);
 // "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype and layout.
@@ -48,8 +50,8 @@ int64_t packed_row_step(const PackedMatrix& matrix);
 int64_t packed_part_rows(const PackedMatrix& matrix);
 size_t packed_begin(const PackedMatrix& matrix, int64_t row);
 
-// The dtype that x must have: F32 also for BF16 weights where BF16 is multiplied in float32. Rounding is the caller's:
-// for BF16 operands it writes rounded floats.
+// The dtype that x must have: BF16 for I8 weights, F32 also for BF16 weights where BF16 is multiplied in float32.
+// Rounding is the caller's: for BF16 operands it writes rounded floats.
 DType operand_dtype(const PackedMatrix& w);
 
 struct PackedGemm {

@@ -14,6 +14,19 @@ namespace {
 
 // Stored matrices may lie at any address.
 template <typename From>
+void widen_row(const std::byte* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * static_cast<int64_t>(sizeof value), sizeof value);
+    if constexpr (std::is_same_v<From, double>) {
+      to[i] = static_cast<float>(value);
+    } else {
+      to[i] = to_float(value);
+    }
+  }
+}
+
+template <typename From>
 void round_row(const std::byte* from, BFloat16* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     From value;
@@ -55,10 +68,16 @@ StoredRows::StoredRows(std::span<const TensorView> stored, int64_t k) : k_(k), d
     const int64_t row_bytes = k * static_cast<int64_t>(dtype_size(part.dtype()));
     for (int64_t row = 0; row < part.extent(0); ++row)
       rows_.push_back(static_cast<const std::byte*>(part.raw()) + row * row_bytes);
-    const Round one = with_stored_type(part.dtype(), "pack: a matrix",
-                                       [](auto tag) -> Round { return round_row<typename decltype(tag)::type>; });
-    round_.resize(rows_.size(), one);
+    with_stored_type(part.dtype(), "pack: a matrix", [&](auto tag) {
+      using From = typename decltype(tag)::type;
+      widen_.resize(rows_.size(), widen_row<From>);
+      round_.resize(rows_.size(), round_row<From>);
+    });
   }
+}
+
+void StoredRows::widen(int64_t row, float* to) const {
+  widen_[static_cast<size_t>(row)](rows_[static_cast<size_t>(row)], to, k_);
 }
 
 void StoredRows::round(int64_t first, int64_t count, BFloat16* to) const {

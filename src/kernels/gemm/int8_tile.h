@@ -1,0 +1,181 @@
+// Quantisation of x and multiplication of a tile with int8 dot products; included by one short file per instruction
+// set.
+//
+// A tile is 6 rows of x by a panel: its int32 sums stay in registers (24 of 32 with AVX-512, 12 of 16 with 256 bits)
+// over a group, and are added to float32 sums in memory after it.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/gemm/int8_groups.h"
+#include "kernels/gemm/packed_int8.h"
+#include "kernels/gemm/packed_tile.h"
+#include "kernels/simd.h"
+
+namespace zoetrope::kernels {
+inline namespace ZOETROPE_SIMD {
+
+#ifdef __AVX512F__
+
+using Ints = __m512i;
+inline Ints set_ints(int32_t value) { return _mm512_set1_epi32(value); }
+inline Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
+inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+inline Ints to_ints(Floats x) { return _mm512_cvtps_epi32(x); }
+inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline int32_t sum_ints(Ints x) { return _mm512_reduce_add_epi32(x); }
+// Σ of four products each: unsigned bytes of w, signed bytes of x. In assembly, so that a file with int8 products needs
+// no other flags than those with whose code it shares names.
+inline Ints add_dots(Ints sums, Ints w, Ints x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+  return sums;
+}
+inline Ints largest_magnitudes(Ints most, Floats x) {
+  return _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
+}
+inline uint32_t largest_of(Ints x) { return _mm512_reduce_max_epu32(x); }
+inline void store_bytes(int8_t* p, Ints x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x));
+}
+
+#else
+
+using Ints = __m256i;
+inline Ints set_ints(int32_t value) { return _mm256_set1_epi32(value); }
+inline Ints load_ints(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
+inline Ints to_ints(Floats x) { return _mm256_cvtps_epi32(x); }
+inline Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+template <typename Combine>
+uint32_t combined(Ints x, Combine&& combine) {
+  alignas(32) uint32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), x);
+  uint32_t all = lanes[0];
+  for (int i = 1; i < 8; ++i) all = combine(all, lanes[i]);
+  return all;
+}
+inline int32_t sum_ints(Ints x) {
+  return static_cast<int32_t>(combined(x, [](uint32_t a, uint32_t b) { return a + b; }));
+}
+inline Ints add_dots(Ints sums, Ints w, Ints x) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(w), "x"(x));
+  return sums;
+}
+inline Ints largest_magnitudes(Ints most, Floats x) {
+  return _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)));
+}
+inline uint32_t largest_of(Ints x) {
+  return combined(x, [](uint32_t a, uint32_t b) { return std::max(a, b); });
+}
+inline void store_bytes(int8_t* p, Ints x) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+
+#endif
+
+// As rotate_group(): a vector of lanes at a time, between registers.
+inline Ints rotate_lanes(const BFloat16* x, float* rotated) {
+  constexpr int64_t kVectors = kInt8Group / kInt8Lanes;
+  Ints most = set_ints(0);
+  for (int64_t lane = 0; lane < kInt8Lanes; lane += simd::kWidth) {
+    Floats v[kVectors];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kVectors; ++i) v[i] = simd::load(x + i * kInt8Lanes + lane);
+#pragma GCC unroll 4
+    for (int64_t half = 1; half < kVectors; half *= 2) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kVectors; ++i) {
+        if ((i & half) != 0) continue;
+        const Floats a = v[i], b = v[i + half];
+        v[i] = a + b;
+        v[i + half] = a - b;
+      }
+    }
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kVectors; ++i) {
+      const Floats value = v[i] * simd::set(0.25f);
+      most = largest_magnitudes(most, value);
+      simd::store(rotated + i * kInt8Lanes + lane, value);
+    }
+  }
+  return most;
+}
+
+inline void quantise_group(const BFloat16* x, int64_t terms, int8_t* to, float* scale, int32_t* correction) {
+  alignas(64) float values[kInt8Group];
+  const int64_t stored = (terms + 3) / 4 * 4, padded = (terms + simd::kWidth - 1) / simd::kWidth * simd::kWidth;
+  Ints most;
+  if (terms == kInt8Group) {
+    most = rotate_lanes(x, values);
+  } else {
+    most = set_ints(0);
+    for (int64_t i = 0; i < padded; i += simd::kWidth) {
+      const Floats value = simd::load(x + i, std::min(simd::kWidth, terms - i));
+      most = largest_magnitudes(most, value);
+      simd::store(values + i, value);
+    }
+  }
+  const Int8Scale scaled = int8_scale(std::bit_cast<float>(largest_of(most)));
+  const Floats factor = simd::set(scaled.factor);
+  Ints sum = set_ints(0);
+  alignas(64) int8_t bytes[kInt8Group];
+  int8_t* const out = stored == padded ? to : bytes;
+  for (int64_t i = 0; i < padded; i += simd::kWidth) {
+    const Ints rounded = to_ints(simd::load(values + i) * factor);
+    sum = add_ints(sum, rounded);
+    store_bytes(out + i, rounded);
+  }
+  if (out == bytes) std::memcpy(to, bytes, static_cast<size_t>(stored));
+  *scale = scaled.scale;
+  *correction = static_cast<int32_t>(-128u * static_cast<uint32_t>(sum_ints(sum)));
+}
+
+template <int kRows>
+void multiply_group(const Int8Tile& t) {
+  Ints sums[kRows][kTileVectors];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileVectors; ++j) sums[i][j] = set_ints(t.corrections[i]);
+  const uint8_t* w = t.w;
+  const int8_t* x = t.x;
+  for (int64_t term = 0; term < t.terms; term += 4, x += 4, w += 4 * kPanelColumns) {
+    Ints columns[kTileVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileVectors; ++j) columns[j] = load_ints(w + j * 4 * simd::kWidth);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      int32_t four;
+      std::memcpy(&four, x + i * t.terms, sizeof four);
+      const Ints value = set_ints(four);
+#pragma GCC unroll 4
+      for (int j = 0; j < kTileVectors; ++j) sums[i][j] = add_dots(sums[i][j], columns[j], value);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+    const Floats scale = simd::set(t.scales[i]);
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileVectors; ++j) {
+      const int64_t at = i * kPanelColumns + j * simd::kWidth;
+      Floats y = to_floats(sums[i][j]);
+      y = simd::fma(y, scale, t.from == nullptr ? simd::zero() : simd::load(t.from + at));
+      if (t.w_scales != nullptr) y = y * simd::load(t.w_scales + j * simd::kWidth);
+      simd::store(t.to + at, y);
+    }
+  }
+}
+
+inline void multiply_rows(const Int8Tile& tile, int64_t rows) {
+  constexpr void (*kMultiplyGroup[kTileRows + 1])(const Int8Tile&) = {
+      nullptr,           multiply_group<1>, multiply_group<2>, multiply_group<3>,
+      multiply_group<4>, multiply_group<5>, multiply_group<6>};
+  kMultiplyGroup[rows](tile);
+}
+
+constexpr Int8Kernel kInt8Kernel{kPanelColumns, quantise_group, multiply_rows, finish_rows};
+
+}  // namespace ZOETROPE_SIMD
+}  // namespace zoetrope::kernels

@@ -1,0 +1,51 @@
+// int8 weights in panels, and multiplication with them: int8_groups.h says what the numbers are. For packed.cpp and
+// pack.cpp only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/index_range.h"
+#include "kernels/gemm/packed.h"
+#include "kernels/gemm/packed_kernel.h"
+
+namespace zoetrope::kernels {
+
+// A panel of 16 or 64 rows of w is [K / 4][columns][4 terms], each plus 128 (dot products take one unsigned operand),
+// then a float32 scale per column. Zeros beyond N and K.
+size_t int8_panel_bytes(const PackedMatrix& matrix);
+void int8_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out);
+
+// A group of a few rows of x times a panel.
+struct Int8Tile {
+  const int8_t* x = nullptr;  // [rows][terms]
+  int64_t terms = 0;          // a multiple of four
+  const uint8_t* w = nullptr;
+  // Of each row: its scale, and −128·Σx, which the weights' 128 adds.
+  const float* scales = nullptr;
+  const int32_t* corrections = nullptr;
+  const float* w_scales = nullptr;  // of each column, where this is the last group; else null
+  const float* from = nullptr;      // sums of the groups before, null: zeros
+  float* to = nullptr;              // [rows][columns], may be `from`
+};
+
+struct Int8Kernel {
+  int64_t columns;  // of a panel
+  // A row of x [terms], a multiple of four or the last group's terms, as int8: rotated where it is a whole group.
+  void (*quantise)(const BFloat16* x, int64_t terms, int8_t* to, float* scale, int32_t* correction);
+  void (*multiply)(const Int8Tile& tile, int64_t rows);  // at most kTileRows
+  decltype(PackedKernel::finish) finish;
+};
+const Int8Kernel& int8_kernel_vnni256();
+const Int8Kernel& int8_kernel_vnni512();
+
+// x [M, K] BF16.
+void int8_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
+                      const Int8Kernel& kernel);
+size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads);
+
+// x·wᵀ [M, N] by the same arithmetic, term by term.
+std::vector<float> int8_product_reference(const TensorView& x, const PackedMatrix& w);
+
+}  // namespace zoetrope::kernels
