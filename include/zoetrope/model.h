@@ -74,7 +74,11 @@ struct ModelOptions {
   std::vector<LoraFile> lora_high;  // for the high-noise expert of a model with two
   std::vector<LoraFile> lora_low;   // for the low-noise expert
 
-  DType dtype = DType::kBF16;              // of the transformer's weights and activations: BF16 or F32
+  // Of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are multiplied
+  // in int8, where this CPU has the instructions (docs/cpu.md).
+  DType dtype = DType::kBF16;
+  // With dtype I8, which blocks: "inner" (all but the first and the last), "all", or numbers and ranges ("1-28").
+  std::string int8_layers = "inner";
   DType text_encoder_dtype = DType::kF32;  // of the text encoder's
   DType vae_dtype = DType::kF32;           // of the VAE's
 

@@ -44,9 +44,17 @@ class TableScope {
     return inner;
   }
 
+  // Matrices below may be multiplied in int8.
+  TableScope in_int8(bool int8) const {
+    TableScope inner = *this;
+    inner.int8_ = int8;
+    return inner;
+  }
+
   // The functions below add what most tensors are; the caller may set further fields of the result.
   TensorSpec& tensor(const TensorName& name, const Shape& shape, TensorRole role) const {
     TensorSpec spec{.name = prefix_.hub + name.hub, .shape = shape, .role = role, .keep_float32 = keep_float32_};
+    spec.int8 = int8_ && role == TensorRole::kMatrix;
     const auto set = [&](NamingScheme scheme, std::string alias) {
       if (alias != spec.name) spec.alias(scheme).name = std::move(alias);
     };
@@ -93,7 +101,7 @@ class TableScope {
  private:
   TensorTable& table_;
   TensorName prefix_;
-  bool keep_float32_ = false;
+  bool keep_float32_ = false, int8_ = false;
 };
 
 }  // namespace zoetrope::io

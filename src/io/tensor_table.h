@@ -57,12 +57,15 @@ struct TensorSpec {
   Shape shape;
   TensorRole role = TensorRole::kMatrix;
   bool keep_float32 = false;                             // also in a model that computes in bf16
+  bool int8 = false;                                     // multiplied in int8 in a model that computes in bf16
   std::optional<ShardAxis> shard_axis = {};              // nothing: every rank reads the whole tensor
   std::array<TensorAlias, kNamingSchemes> aliases = {};  // by NamingScheme
   double variance = 0;  // of random weights (io/random_weights.h); 0: what suits the role
 
   // In a model that computes in `model`.
   DType dtype(DType model) const { return keep_float32 ? DType::kF32 : model; }
+  // Of a matrix: what it is packed for.
+  DType packed_dtype(DType model) const { return int8 && model == DType::kBF16 ? DType::kI8 : dtype(model); }
   TensorAlias& alias(NamingScheme scheme) { return aliases[static_cast<size_t>(scheme)]; }
   const TensorAlias& alias(NamingScheme scheme) const { return aliases[static_cast<size_t>(scheme)]; }
   const std::string& name_in(NamingScheme scheme) const {

@@ -36,7 +36,7 @@ constexpr Change kChanges[] = {
     {"batch_size=1", [](const GenerateOptions& o) { return o.batch_size > 1; },
      [](GenerateOptions& o) { o.batch_size = 1; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.batch_size = from.batch_size; }},
-    {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != DType::kBF16; },
+    {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype == DType::kF32; },
      [](GenerateOptions& o) { o.dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.dtype = from.dtype; }},
     {"text_encoder_dtype=bf16", [](const GenerateOptions& o) { return o.text_encoder_dtype != DType::kBF16; },

@@ -31,6 +31,8 @@ const std::vector<std::pair<std::string, KeepWeights>> kKeeps = {
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
                                                                          {"legacy", sampling::SigmaGrid::kFrom999}};
 const std::vector<std::pair<std::string, DType>> kDTypes = {{"bf16", DType::kBF16}, {"float32", DType::kF32}};
+const std::vector<std::pair<std::string, DType>> kTransformerDTypes = {
+    {"bf16", DType::kBF16}, {"float32", DType::kF32}, {"int8", DType::kI8}};
 
 std::vector<std::pair<std::string, sampling::SolverKind>> solvers() {
   std::vector<std::pair<std::string, sampling::SolverKind>> words;
@@ -72,8 +74,12 @@ std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& 
   return files;
 }
 
+DType activation_dtype(const ModelOptions& options) {
+  return options.dtype == DType::kI8 ? DType::kBF16 : options.dtype;
+}
+
 const char* dtype_word(DType dtype) {
-  for (const auto& word : kDTypes)
+  for (const auto& word : kTransformerDTypes)
     if (word.second == dtype) return word.first.c_str();
   return dtype_name(dtype);
 }
@@ -188,7 +194,13 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("resume", o.resume, "the journal of a run that did not end, to go on from there, with any number of ranks")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
-  set.choice("dtype", o.dtype, kDTypes, "dtype of the transformer's weights and activations", zoetrope::dtype_word)
+  set.choice("dtype", o.dtype, kTransformerDTypes,
+             "dtype of the transformer's weights and activations; int8: bf16, and the matrices of int8_layers are "
+             "multiplied in int8",
+             zoetrope::dtype_word)
+      .text("int8_layers", o.int8_layers,
+            "with dtype=int8, blocks: inner is all but the first and the last, or all, or numbers and ranges, as "
+            "1-28")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
@@ -288,9 +300,12 @@ void check_ranges(const GenerateOptions& options) {
   for (const auto& [key, dtype] :
        {std::pair("dtype", options.dtype), std::pair("text_encoder_dtype", options.text_encoder_dtype),
         std::pair("vae_dtype", options.vae_dtype)}) {
+    if (dtype == DType::kI8 && std::string_view(key) == "dtype") continue;
     if (dtype != DType::kBF16 && dtype != DType::kF32)
       fail("{}={}: BF16 and F32 can be computed with", key, dtype_name(dtype));
   }
+  if (options.dtype != DType::kI8 && options.int8_layers != ModelOptions().int8_layers)
+    fail("int8_layers={}: is of dtype=int8; set that, or leave int8_layers out", options.int8_layers);
   GenerateOptions copy;
   OptionSet set = describe_options(copy);
   for (const auto& [key, value] : changed_settings(options)) {

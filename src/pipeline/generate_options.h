@@ -41,7 +41,10 @@ VideoFormat video_format(const GenerateOptions& options);
 // Throws Error where a file of the name `output` cannot be of the format that the options say. Opens nothing.
 void check_output_format(const GenerateOptions& options);
 
-// What a dtype is called in settings: "bf16" or "float32".
+// What the transformer's activations are: BF16 where some of its matrices are multiplied in int8.
+DType activation_dtype(const ModelOptions& options);
+
+// What a dtype is called in settings: "bf16", "float32" or "int8".
 const char* dtype_word(DType dtype);
 
 // Binds the keys to the fields; `options` must outlive the set.

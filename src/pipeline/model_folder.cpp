@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/run_files.h"
 #include "io/random_weights.h"
+#include "kernels/gemm/packed.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/comfy_folder.h"
@@ -293,9 +294,17 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
   if (options.model.empty()) source.folder = config_folder() / model_of(options.transformer, options.transformer_2);
   else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);
-  merge_loras(options, model);
-  check_weight_memory(options, model);
+  model.use(options);
   return model;
+}
+
+void ModelFolder::use(const GenerateOptions& options) {
+  merge_loras(options, *this);
+  check_weight_memory(options, *this);
+  if (options.dtype != DType::kI8) return;
+  if (kernels::packed_layouts(DType::kI8).empty())
+    fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
+  for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
 }
 
 }  // namespace zoetrope::pipeline

@@ -101,6 +101,10 @@ struct ModelFolder {
   // As the options `model`, `weights`, `weights_seed`, `layers`, those of files of components, and of LoRA files say;
   // in a folder of ComfyUI files are found as with_found_files() says.
   static ModelFolder open(const GenerateOptions& given);
+
+  // Of an opened model, what else options say of its weights: LoRA files, where weights are kept, and which blocks are
+  // multiplied in int8. Throws Error where they do not fit the model or the CPU.
+  void use(const GenerateOptions& options);
 };
 
 }  // namespace zoetrope::pipeline

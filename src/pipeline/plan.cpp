@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/print.h"
+#include "kernels/cpu_features.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/step_cache_options.h"
@@ -168,7 +169,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   plan.latent = checked_latent(o, model, plan.references, plan.segments.frames);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.out_channels;
-  plan.dtype = o.dtype;
+  plan.dtype = activation_dtype(o);
   plan.guided = o.guidance_scale > 1;
   plan.guidance[0] = o.guidance_scale;
   plan.guidance[1] = o.guidance_scale_2.value_or(o.guidance_scale);
@@ -184,7 +185,9 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
     if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
     if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
   }
-  attention::check_kv_exchange(o.strategy.kv_exchange_dtype, o.dtype);
+  attention::check_kv_exchange(o.strategy.kv_exchange_dtype, plan.dtype);
+  if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)
+    plan.notes.push_back("dtype=int8: this CPU multiplies bf16 with AMX, which is faster than its int8 dot products");
   if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);

@@ -4,10 +4,8 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
-#include "pipeline/lora_options.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/videos.h"
-#include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -31,8 +29,7 @@ constexpr const char* kOfRunning[] = {"weights_seed",
 
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
-  merge_loras(options, model);
-  check_weight_memory(options, model);
+  model.use(options);
   check_given_inputs(options, model);
   // Where nothing says how many videos there are, a batch is as many.
   if (options.num_videos > 1 || !options.prompts.empty()) check_batch_size(options, count_videos(options));

@@ -407,9 +407,12 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
+  std::string dtype = dtype_word(plan_.dtype);
+  if (!config.int8_blocks.empty())
+    dtype += fmt::format(", {} of {} blocks multiply in int8", config.int8_blocks.size(), config.block_count());
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
-                                 config.num_attention_heads, config.attention_head_dim, dtype_word(options_.dtype));
+                                 config.num_attention_heads, config.attention_head_dim, dtype);
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,

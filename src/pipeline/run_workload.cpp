@@ -75,7 +75,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;
   size.kv_vector_bytes = parallel::kv_vector_bytes(o.strategy.kv_exchange_dtype, config.attention_head_dim);
-  size.transformer = o.dtype;
+  size.transformer = activation_dtype(o);
   size.text_encoder = o.text_encoder_dtype;
   size.vae = o.vae_dtype;
   size.vae_tiling = o.vae_tiling;

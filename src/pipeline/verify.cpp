@@ -206,7 +206,7 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   for (const Tensor& latents : checks.latents()) report.latents.push_back(mark_of(latents));
   report.outside = checks.outside();
   report.layers = static_cast<int>(model.experts.front().config.num_layers);
-  report.dtype = run.plan().dtype == DType::kBF16 ? "bf16" : "float32";
+  report.dtype = dtype_word(model.experts.front().config.int8_blocks.empty() ? run.plan().dtype : DType::kI8);
   report.instruction_set = instruction_set();
   constexpr double kStagesOfLayer = 3;
   const wan::TransformerConfig& config = model.experts.front().config;

@@ -18,7 +18,7 @@ bool fits(const MemoryQuestion& question, planner::Bytes available) {
 
 void check_weight_memory(const GenerateOptions& options, const ModelFolder& model) {
   const bool as_stored = options.weights_in_memory == WeightsInMemory::kAsStored;
-  if (options.weights_in_memory == WeightsInMemory::kBf16 && options.dtype != DType::kBF16)
+  if (options.weights_in_memory == WeightsInMemory::kBf16 && options.dtype == DType::kF32)
     fail("weights_in_memory=bf16: with dtype=float32 weights are float32; set auto, which keeps all that fit");
   if (as_stored && !options.weight_cache.empty()) {
     fail(

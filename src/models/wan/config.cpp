@@ -1,10 +1,14 @@
 #include "models/wan/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "base/json.h"
 #include "io/checkpoint.h"
 
@@ -225,6 +229,52 @@ TransformerConfig TransformerConfig::with_layers(int64_t layers) const {
   TransformerConfig config = *this;
   config.num_layers = layers;
   std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= layers; });
+  return config;
+}
+
+namespace {
+
+// "3" or "3-7", of numbers below `count`.
+IndexRange block_range(std::string_view text, int64_t count) {
+  const auto number = [](std::string_view digits) -> std::optional<int64_t> {
+    int64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [at, error] = std::from_chars(digits.data(), end, value);
+    if (error != std::errc() || at != end) return {};
+    return value;
+  };
+  const size_t dash = text.find('-');
+  const std::optional<int64_t> first = number(text.substr(0, dash));
+  const std::optional<int64_t> last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+  if (!first || !last || *first < 0 || *last < *first || *last >= count)
+    fail("int8_layers: '{}' is no block or range of blocks; this model has blocks 0 to {}, as in 1-{}", text, count - 1,
+         std::max<int64_t>(1, count - 2));
+  return {*first, *last + 1};
+}
+
+}  // namespace
+
+TransformerConfig TransformerConfig::with_int8(const std::string& layers) const {
+  TransformerConfig config = *this;
+  std::vector<IndexRange> ranges;
+  const int64_t count = block_count();
+  if (layers == "all") {
+    ranges = {{0, count}};
+  } else if (layers == "inner") {
+    ranges = {{1, num_layers - 1}, {num_layers + 1, count - 1}};
+  } else {
+    std::string_view rest = layers;
+    for (bool more = true; more;) {
+      const size_t comma = rest.find(',');
+      ranges.push_back(block_range(rest.substr(0, comma), count));
+      more = comma != std::string_view::npos;
+      if (more) rest.remove_prefix(comma + 1);
+    }
+  }
+  std::set<int64_t> blocks;
+  for (const IndexRange& range : ranges)
+    for (int64_t block = range.begin; block < range.end; ++block) blocks.insert(block);
+  config.int8_blocks.assign(blocks.begin(), blocks.end());
   return config;
 }
 

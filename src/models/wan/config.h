@@ -59,6 +59,9 @@ struct TransformerConfig {
   std::vector<int64_t> vace_layers;  // ascending; empty unless VACE
   int64_t vace_in_channels = 96;
   std::optional<FaceConfig> face;  // Animate
+  // Not of the file: blocks whose matrices are multiplied in int8, ascending; VACE's control blocks count on behind the
+  // model's. For a model that computes in bf16.
+  std::vector<int64_t> int8_blocks = {};
 
   int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }          // d
   int64_t patch_volume() const { return patch_size[0] * patch_size[1] * patch_size[2]; }  // latent cells
@@ -80,6 +83,10 @@ struct TransformerConfig {
   // The first `layers` of the model, with the control layers beside them. Throws Error for more than it has, naming the
   // key `layers`.
   TransformerConfig with_layers(int64_t layers) const;
+
+  // With `layers` of its blocks in int8: "inner" is all but the first and the last (of the control stream too), "all",
+  // or numbers and ranges as "1-28,35". Throws Error that names the key `int8_layers`.
+  TransformerConfig with_int8(const std::string& layers) const;
 
   static TransformerConfig load(const std::filesystem::path& config_json);
   static TransformerConfig from_json(const JsonObject& json);

@@ -24,22 +24,26 @@ void norm_of_heads(const TableScope& attention, const io::TensorName& name, cons
   attention.weight(name, {config.inner_dim()}, TensorRole::kNorm).shard_axis = {0, config.attention_head_dim};
 }
 
-void attention_tensors(const TableScope& attention, const TransformerConfig& config) {
+// `keys`: the same scope, for keys and values.
+void attention_tensors(const TableScope& attention, const TableScope& keys, const TransformerConfig& config) {
   const int64_t d = config.inner_dim(), head = config.attention_head_dim;
   attention.linear_by_outputs({"to_q", "q"}, d, d, head);
-  attention.linear_by_outputs({"to_k", "k"}, d, d, head);
-  attention.linear_by_outputs({"to_v", "v"}, d, d, head);
+  keys.linear_by_outputs({"to_k", "k"}, d, d, head);
+  keys.linear_by_outputs({"to_v", "v"}, d, d, head);
   attention.linear_by_inputs({"to_out.0", "o"}, d, d, head);
   norm_of_heads(attention, "norm_q", config);
   norm_of_heads(attention, "norm_k", config);
 }
 
-void block_tensors(const TableScope& block, const TransformerConfig& config) {
+// `number`: as in TransformerConfig::int8_blocks. Keys and values of the context are made once per prompt: they stay as
+// the model computes.
+void block_tensors(const TableScope& block, const TransformerConfig& config, int64_t number) {
   const int64_t d = config.inner_dim();
+  const bool int8 = std::binary_search(config.int8_blocks.begin(), config.int8_blocks.end(), number);
   block.modulation({"scale_shift_table", "modulation"}, 6, d);
-  attention_tensors(block.in({"attn1", "self_attn"}), config);
-  const TableScope cross = block.in({"attn2", "cross_attn"});
-  attention_tensors(cross, config);
+  const TableScope self = block.in({"attn1", "self_attn"}).in_int8(int8), cross = block.in({"attn2", "cross_attn"});
+  attention_tensors(self, self, config);
+  attention_tensors(cross.in_int8(int8), cross, config);
   if (config.added_kv_proj_dim) {
     cross.linear_by_outputs({"add_k_proj", "k_img"}, d, *config.added_kv_proj_dim, config.attention_head_dim);
     cross.linear_by_outputs({"add_v_proj", "v_img"}, d, *config.added_kv_proj_dim, config.attention_head_dim);
@@ -48,8 +52,8 @@ void block_tensors(const TableScope& block, const TransformerConfig& config) {
   if (config.cross_attn_norm)
     block.in_float32().layer_norm({"norm2", "norm3"}, d);  // of three, the one with parameters
   const int64_t unit = hidden_unit(config.ffn_dim);
-  block.linear_by_outputs({"ffn.net.0.proj", "ffn.0"}, config.ffn_dim, d, unit);
-  block.linear_by_inputs({"ffn.net.2", "ffn.2"}, d, config.ffn_dim, unit);
+  block.in_int8(int8).linear_by_outputs({"ffn.net.0.proj", "ffn.0"}, config.ffn_dim, d, unit);
+  block.in_int8(int8).linear_by_inputs({"ffn.net.2", "ffn.2"}, d, config.ffn_dim, unit);
 }
 
 void image_embedder_tensors(const TableScope& embedder, const TransformerConfig& config) {
@@ -181,11 +185,11 @@ TensorTable transformer_tensors(const TransformerConfig& config) {
   embedder.linear({"text_embedder.linear_1", "text_embedding.0"}, d, config.text_dim);
   embedder.linear({"text_embedder.linear_2", "text_embedding.2"}, d, d);
   if (config.image_dim) image_embedder_tensors(embedder.in({"image_embedder", "img_emb"}), config);
-  for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) block_tensors(root.in("blocks", i), config);
+  for (int64_t i = 0; i < config.num_layers; ++i) block_tensors(root.in("blocks", static_cast<size_t>(i)), config, i);
   for (size_t j = 0; j < config.vace_layers.size(); ++j) {
     const TableScope block = root.in("vace_blocks", j);
     if (j == 0) block.linear({"proj_in", "before_proj"}, d, d);
-    block_tensors(block, config);
+    block_tensors(block, config, config.num_layers + static_cast<int64_t>(j));
     block.linear({"proj_out", "after_proj"}, d, d);
   }
   if (config.face) {

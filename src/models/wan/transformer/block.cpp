@@ -24,7 +24,7 @@ void Transformer::State::run_block(const BlockCall& block, const std::string& na
   if (probe) observe(probe, name + ".self_attention", attended());
   for_each_chunk(block.samples, [&](const Chunk& chunk) {
     const LinearWeights& out = block.weights.self_out;
-    const TensorView o = rows(attended(), chunk), n = operand(chunk.rows(), weights->heads_width());
+    const TensorView o = rows(attended(), chunk), n = operand(chunk.rows(), out.weight);
     add_gated("out", as_operand(stream, o, out.weight, n), out, block, chunk, kGate1);
     cross_attention(block, chunk);
     observe(probe, after_cross, rows(block.x, chunk));
@@ -48,9 +48,10 @@ void Transformer::State::normalise(const TensorView& x_rows, const Affine& affin
 }
 
 TensorView Transformer::State::modulated(const char* span_name, const TensorView& x_rows, const Chunk& chunk,
-                                         const TensorView& tables, int64_t scale, int64_t shift) const {
+                                         const TensorView& tables, int64_t scale, int64_t shift,
+                                         const kernels::PackedMatrix& w) const {
   const trace::Span span(stream.lane(), span_name);
-  const TensorView out = operand(chunk.rows(), config.inner_dim());
+  const TensorView out = operand(chunk.rows(), w);
   for_each_run(chunk, [&](IndexRange run, int64_t set) {
     const TensorView table = tables.select(0, set);
     Affine affine;
@@ -165,7 +166,8 @@ void Transformer::State::self_attention(const BlockCall& block) {
   const TransformerBlockWeights& w = block.weights;
   const attention::InputSlots& slots = attention->input_slots();
   for_each_chunk(block.samples, [&](const Chunk& chunk) {
-    const TensorView n = modulated("norm", rows(block.x, chunk), chunk, modulation(block.index), kScale1, kShift1);
+    const TensorView n =
+        modulated("norm", rows(block.x, chunk), chunk, modulation(block.index), kScale1, kShift1, w.self_qkv.weight);
     const TensorView qkv = wide_part(0, chunk.rows(), 3 * a);
     kernels::PackedGemm call;
     call.out = qkv;
@@ -187,7 +189,7 @@ void Transformer::State::cross_attention(const BlockCall& block, const Chunk& ch
   const int64_t m = chunk.rows(), a = weights->heads_width();
   const TransformerBlockWeights& w = block.weights;
   const TensorView x = rows(block.x, chunk);
-  TensorView n = operand(m, config.inner_dim());
+  TensorView n = operand(m, w.cross_q.weight);
   if (config.cross_attn_norm) {
     const trace::Span span(stream.lane(), "cross: norm");
     Affine affine;
@@ -208,7 +210,8 @@ void Transformer::State::cross_attention(const BlockCall& block, const Chunk& ch
     write_heads(raw, {w.cross_norm_q, squares ? squares.select(0, 0) : squares}, nullptr, {&slot, 1});
   }
   attend_context(block, chunk, q, o, raw);
-  add_gated("cross: out", as_operand(stream, o, w.cross_out.weight, operand(m, a)), w.cross_out, block, chunk, {});
+  add_gated("cross: out", as_operand(stream, o, w.cross_out.weight, operand(m, w.cross_out.weight)), w.cross_out, block,
+            chunk, {});
 }
 
 // o = the sum over the context's sources of softmax(q·kᵀ)·v, each rounded to W, and so their sum. All [M, A].
@@ -233,9 +236,11 @@ void Transformer::State::attend_context(const BlockCall& block, const Chunk& chu
 // x += gate2·FFN(n), n = LN(x)·(1 + scale2) + shift2
 void Transformer::State::feed_forward(const BlockCall& block, const Chunk& chunk) {
   const TransformerBlockWeights& w = block.weights;
-  const TensorView n = modulated("ffn: norm", rows(block.x, chunk), chunk, modulation(block.index), kScale2, kShift2);
+  const TensorView n =
+      modulated("ffn: norm", rows(block.x, chunk), chunk, modulation(block.index), kScale2, kShift2, w.ffn_in.weight);
   const int64_t m = chunk.rows(), width = w.ffn_in.weight.n;
-  const TensorView hidden(buffers.wide.view().raw(), n.dtype(), {m, width}, {width + kOperandPadding, 1});
+  const TensorView hidden(buffers.wide.view().raw(), kernels::operand_dtype(w.ffn_out.weight), {m, width},
+                          {width + kOperandPadding, 1});
   kernels::PackedGemm call;
   call.activation = kernels::Activation::kGeluTanh;
   call.out = hidden;

@@ -15,7 +15,6 @@ namespace zoetrope::wan {
 // c = x + proj_in(patches of the control video), zeros in place of patches where it has ended.
 void Transformer::State::begin_control(IndexRange samples, const Probe& probe) {
   const trace::Span span(stream.lane(), "control: embedding");
-  const int64_t d = config.inner_dim();
   const Shape cells{control_latents.extent(2), control_latents.extent(3), control_latents.extent(4)};
   const int64_t given = std::clamp<int64_t>(token_grid(config, cells).tokens() - tokens.begin, 0, tokens_local);
   for_each_chunk(samples, [&](const Chunk& chunk) {
@@ -29,7 +28,7 @@ void Transformer::State::begin_control(IndexRange samples, const Probe& probe) {
   observe(probe, "vace_patch_embedding", buffers.control.view().slice(1, 0, given));
   const TensorView x = stream_of(samples);
   for_each_chunk(samples, [&](const Chunk& chunk) {
-    const TensorView c = rows(buffers.control, chunk), n = operand(chunk.rows(), d);
+    const TensorView c = rows(buffers.control, chunk), n = operand(chunk.rows(), weights->control.in.weight);
     kernels::convert(stream, c, n);  // what is read may not be what is written
     kernels::PackedGemm call;
     call.residual = rows(x, chunk);
@@ -59,7 +58,7 @@ void Transformer::State::add_hint(IndexRange samples, size_t index, const Probe&
     const LinearWeights& layer = weights->control.hints[index];
     kernels::PackedGemm call;
     call.out = hint;
-    multiply("control: hint", as_operand(stream, c, layer.weight, operand(chunk.rows(), c.extent(1))), layer, call);
+    multiply("control: hint", as_operand(stream, c, layer.weight, operand(chunk.rows(), layer.weight)), layer, call);
     TensorView added = hint;
     if (scale != 1) {
       added = wide_part(0, chunk.rows(), c.extent(1));

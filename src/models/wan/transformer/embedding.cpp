@@ -18,7 +18,7 @@ void Transformer::State::embed_cells(const TensorView& latents, const LinearWeig
   patchify(stream, latents.slice(0, chunk.sample, chunk.sample + 1), config.patch_size, positions, one_sample(cells));
   kernels::PackedGemm call;
   call.out = out;
-  const TensorView n = as_operand(stream, cells, layer.weight, operand(chunk.rows(), layer.weight.k));
+  const TensorView n = as_operand(stream, cells, layer.weight, operand(chunk.rows(), layer.weight));
   multiply("patch embedding: product", n, layer, call);
 }
 
@@ -93,8 +93,8 @@ void Transformer::State::modulate() {
 
 void Transformer::State::project_out(const TensorView& velocity_tokens, const Probe& probe) {
   for_each_chunk({0, batch}, [&](const Chunk& chunk) {
-    const TensorView n =
-        modulated("head: norm", rows(buffers.x, chunk), chunk, buffers.head_rows, kHeadScale, kHeadShift);
+    const TensorView n = modulated("head: norm", rows(buffers.x, chunk), chunk, buffers.head_rows, kHeadScale,
+                                   kHeadShift, weights->proj_out.weight);
     kernels::PackedGemm call;
     call.out = rows(velocity_tokens, chunk);
     multiply("head", n, weights->proj_out, call);

@@ -39,7 +39,7 @@ void Transformer::State::add_pose(const Probe& probe) {
     patchify(stream, pose.slice(0, sample, sample + 1), config.patch_size, positions, one_sample(cells));
     kernels::PackedGemm call;
     call.out = rows(buffers.o, {part.sample, 0, part.begin, part.end});
-    multiply("pose embedding: product", as_operand(stream, cells, layer.weight, operand(part.rows(), layer.weight.k)),
+    multiply("pose embedding: product", as_operand(stream, cells, layer.weight, operand(part.rows(), layer.weight)),
              layer, call);
     observe(probe, "pose_patch_embedding", call.out);
     kernels::gated_add(stream, one_sample(embedded), one_sample(call.out), {}, one_sample(embedded));
@@ -134,7 +134,8 @@ void Transformer::State::add_face(IndexRange samples, size_t adapter, const Prob
   const TensorView x = stream_of(samples);
   for_each_chunk(samples, [&](const Chunk& chunk) {
     const int64_t m = chunk.rows();
-    const TensorView n = operand(m, d), raw = wide_part(0, m, d), q = wide_part(1, m, d), o = wide_part(2, m, d);
+    const TensorView n = operand(m, w.q.weight), raw = wide_part(0, m, d), q = wide_part(1, m, d),
+                     o = wide_part(2, m, d);
     const TensorView to = rows(x, chunk), added = rows(buffers.o, chunk);
     normalise(to, {}, n);
     kernels::PackedGemm call;

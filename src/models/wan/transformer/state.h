@@ -145,8 +145,9 @@ struct Transformer::State {
   TensorView modulation(size_t block) const {  // [V, 6, d]
     return buffers.modulation.view().select(0, static_cast<int64_t>(block));
   }
-  TensorView operand(int64_t m, int64_t width) const {  // [M, width], rows apart
-    return {buffers.operand.view().raw(), buffers.operand.dtype(), {m, width}, {width + kOperandPadding, 1}};
+  // [M, K] of a multiplication with w [N, K], rows apart.
+  TensorView operand(int64_t m, const kernels::PackedMatrix& w) const {
+    return {buffers.operand.view().raw(), kernels::operand_dtype(w), {m, w.k}, {w.k + kOperandPadding, 1}};
   }
   // The part-th of several tensors [M, width] W in the chunk's wide buffer.
   TensorView wide_part(int64_t part, int64_t m, int64_t width) const {
@@ -158,9 +159,9 @@ struct Transformer::State {
     TensorView weight, bias, scale, shift;
   };
   void normalise(const TensorView& x_rows, const Affine& affine, const TensorView& out) const;
-  // LN(x)·(1 + scale) + shift of a chunk, each token with its own; tables [V, rows, d].
+  // LN(x)·(1 + scale) + shift of a chunk, each token with its own, as the operand of `w`; tables [V, rows, d].
   TensorView modulated(const char* span, const TensorView& x_rows, const Chunk& chunk, const TensorView& tables,
-                       int64_t scale, int64_t shift) const;
+                       int64_t scale, int64_t shift, const kernels::PackedMatrix& w) const;
   void multiply(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
   TensorView gate_of(const BlockCall& block, std::optional<ModulationRow> gate, int64_t set) const;
   void add_gated(const char* span, const TensorView& n, const LinearWeights& layer, const BlockCall& block,

@@ -89,7 +89,7 @@ class Reader {
   void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs, const WeightForm& form = {}) const {
     const Shape& shape = specs[0]->shape;
     kernels::PackedMatrix packed;
-    packed.dtype = specs[0]->dtype(dtype_);
+    packed.dtype = specs[0]->packed_dtype(dtype_);
     packed.layout = kernels::packed_layout(packed.dtype);
     packed.n = shape[0] * static_cast<int64_t>(specs.size());
     packed.k = shape.size() / shape[0];
@@ -325,10 +325,10 @@ bool is_packed(const io::TensorSpec& spec) {
 }
 
 int64_t bytes_of(const io::TensorSpec& spec, DType dtype) {
-  const DType stored = spec.dtype(dtype);
-  if (!is_packed(spec)) return spec.shape.size() * static_cast<int64_t>(dtype_size(stored));
+  if (!is_packed(spec)) return spec.shape.size() * static_cast<int64_t>(dtype_size(spec.dtype(dtype)));
+  const DType packed = spec.packed_dtype(dtype);
   return static_cast<int64_t>(kernels::packed_bytes(
-      {nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], stored, kernels::packed_layout(stored)}));
+      {nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], packed, kernels::packed_layout(packed)}));
 }
 
 constexpr const char* kKeys = ".keys";

@@ -68,10 +68,14 @@ void TransformerBuffers::book(const TransformerConfig& config, const Transformer
 int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads,
                                   int tensor) {
   const int64_t d = config.inner_dim(), rows = chunk_rows(tokens_local);
+  std::vector<DType> types{dtype};
+  if (dtype == DType::kBF16 && !config.int8_blocks.empty()) types.push_back(DType::kI8);
   size_t most = 0;
   const auto matrix = [&](int64_t n, int64_t k) {
-    const kernels::PackedMatrix packed{nullptr, n, k, dtype, kernels::packed_layout(dtype)};
-    most = std::max(most, kernels::packed_gemm_scratch_bytes(packed, rows, threads));
+    for (const DType type : types) {
+      const kernels::PackedMatrix packed{nullptr, n, k, type, kernels::packed_layout(type)};
+      most = std::max(most, kernels::packed_gemm_scratch_bytes(packed, rows, threads));
+    }
   };
   matrix(3 * d / tensor, d);
   matrix(d, d / tensor);
