@@ -49,6 +49,18 @@ struct KernelSettings {
 OptionSet describe(KernelSettings& settings);
 Section bench_kernel(const KernelSettings& settings, const Progress& progress, Outcome& outcome);
 
+struct ProductSettings {
+  std::string shapes =
+      "1560x4608x1536,1560x1536x1536,1560x8960x1536,1560x1536x8960,7800x4608x1536,7800x1536x1536,7800x8960x1536,"
+      "7800x1536x8960";
+  std::string dtype = "all";
+  std::string threads = "1,all";
+  int64_t repeat = 0;
+  double window = 0.02;
+};
+OptionSet describe(ProductSettings& settings);
+Section bench_product(const ProductSettings& settings, const Progress& progress, Outcome& outcome);
+
 struct NumericsSettings {
   std::string tokens = "512,1024,4096,16384,32760";
   int64_t head_dim = 128;

@@ -92,8 +92,7 @@ using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 // Implementations whose instruction multiplies only bf16.
 bool refuses_dtype(const AttentionData& data, const std::string& implementation) {
   if (implementation == kAuto || data.problem().dtype == DType::kBF16) return false;
-  const Isa isa = isa_of_kernel(implementation);
-  return isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16;
+  return !multiplies(isa_of_kernel(implementation), data.problem().dtype);
 }
 
 class KernelBench {

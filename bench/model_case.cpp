@@ -20,7 +20,8 @@ constexpr const char* kNote =
     "the median over the repeats of operations per second, relative to the fastest multiply-adds that this machine has "
     "for the dtype, measured right before and after each repeat. 'resident' is the most memory of the process while it "
     "read or generated the weights and computed, file pages included; 'above' is the part of it above the weights in "
-    "the dtype. Before timing, a few tokens went through the same weights, and the first block, the last block and the "
+    "the dtype. int8 multiplies all blocks but the first and the last in int8; its weights and peak are given as of "
+    "bf16. Before timing, a few tokens went through the same weights, and the first block, the last block and the "
     "head were compared with float64.";
 
 class ModelBench : private WholeModel {
@@ -41,12 +42,14 @@ class ModelBench : private WholeModel {
   std::vector<Section> run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
     for (const int count : frames) model_.latent_of(settings_.height, settings_.width, count);  // refused early
-    for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
+    for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype, true)) {
       say(dtype + ": loading weights");
       forget_peak_resident();
       const auto source = model_.source(Part::kTransformer, threads_);
-      const auto weights = wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source),
-                                                         pipeline::dtype_of(dtype));
+      const bool int8 = dtype == "int8";
+      const wan::TransformerConfig config = int8 ? model_.transformer().with_int8("inner") : model_.transformer();
+      const auto weights = wan::TransformerWeights::load(config, std::make_shared<io::Weights>(source),
+                                                         int8 ? DType::kBF16 : pipeline::dtype_of(dtype));
       const int64_t load_peak = peak_resident_bytes();
       for (const int count : frames) run_case(count, dtype, source, weights, load_peak);
     }

@@ -5,6 +5,21 @@
 
 namespace zoetrope::bench {
 
+Isa fastest_isa(DType dtype, ThreadTeam& team) {
+  constexpr double kWindow = 0.05;
+  Isa best = Isa::kAvx2;
+  double most = 0;
+  for (const Isa isa : all_isas()) {
+    if (!isa_available(isa) || !multiplies(isa, dtype)) continue;
+    const double flops = measure_peak(isa, team, kWindow).flops;
+    if (flops > most) {
+      most = flops;
+      best = isa;
+    }
+  }
+  return best;
+}
+
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check) {
   const auto timed = [&run](int64_t count) {

@@ -18,9 +18,14 @@ using machine::isa_name;
 using machine::isa_of_kernel;
 using machine::measure_copy_bandwidth;
 using machine::measure_peak;
+using machine::multiplies;
 using machine::Peak;
 using machine::thread_cpu_seconds;
 using machine::wall_seconds;
+
+// The instruction set with the fastest multiply-adds for data of `dtype` on this machine. For bf16 that may be
+// float32's, where bf16 products are slower than converting.
+Isa fastest_isa(DType dtype, ThreadTeam& team);
 
 // A peak window is as long as the repeat, but not longer than this: enough to know the state of the machine.
 inline constexpr double kLongestPeakWindow = 10;

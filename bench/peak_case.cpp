@@ -65,8 +65,9 @@ Section bench_peak(const PeakSettings& settings, const Progress& progress) {
       if (progress) progress(fmt::format("peak of {} {}", isa_name(isa), where));
       Rates rates;
       for (int i = 0; i < kWindows; ++i) rates.values.push_back(measure_peak(isa, team, window).flops);
-      rates.add_to(section.table, isa_name(isa), "GFLOP/s", threads, {}, 1e-9);
-      section.highlights.emplace_back(fmt::format("{:.0f} GFLOP/s", maximum(rates.values) * 1e-9),
+      const char* unit = multiplies(isa, DType::kI8) ? "Gop/s" : "GFLOP/s";
+      rates.add_to(section.table, isa_name(isa), unit, threads, {}, 1e-9);
+      section.highlights.emplace_back(fmt::format("{:.0f} {}", maximum(rates.values) * 1e-9, unit),
                                       fmt::format("{} {}", isa_name(isa), where));
     }
     add_copies(section.table, settings, threads, window, progress);

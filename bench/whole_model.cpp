@@ -17,28 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr double kShortWindow = 0.05;
 constexpr double kWindowLimit = 2;  // of the peak next to runs that may take a minute
 
 void append(std::vector<Column>& columns, std::vector<Column> more) {
   columns.insert(columns.end(), more.begin(), more.end());
-}
-
-// The instruction set with the fastest multiply-adds for data of `dtype` on this machine. For bf16 that may be
-// float32's, where bf16 products are slower than converting.
-Isa fastest_isa(DType dtype, ThreadTeam& team) {
-  Isa best = Isa::kAvx2;
-  double most = 0;
-  for (const Isa isa : all_isas()) {
-    const bool takes_bf16 = isa == Isa::kAmxBf16 || isa == Isa::kAvx512Bf16;
-    if (!isa_available(isa) || (takes_bf16 && dtype != DType::kBF16)) continue;
-    const double flops = measure_peak(isa, team, kShortWindow).flops;
-    if (flops > most) {
-      most = flops;
-      best = isa;
-    }
-  }
-  return best;
 }
 
 constexpr const char* kUncovered = "(no span)";

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "kernels/gemm/packed.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -107,12 +108,15 @@ std::vector<std::string> choose_words(const char* key, std::string_view text, co
   return words;
 }
 
-std::vector<std::string> choose_dtypes(const char* key, std::string_view text) {
+std::vector<std::string> choose_dtypes(const char* key, std::string_view text, bool int8) {
   if (text == "all") return {"bf16", "f32"};
   std::vector<std::string> words = split_words(key, text);
   for (std::string& word : words) word = dtype_word(word);
   for (std::string& word : words) {
-    if (choose_words(key, word, {"bf16", "float32"}).front() == "float32") word = "f32";
+    const bool known = int8 && word == "int8";
+    if (known && kernels::packed_layouts(DType::kI8).empty())
+      fail("{}=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI)", key);
+    if (!known && choose_words(key, word, {"bf16", "float32"}).front() == "float32") word = "f32";
   }
   return words;
 }

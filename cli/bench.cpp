@@ -37,6 +37,7 @@ struct Output {
 struct Settings {
   bench::PeakSettings peak;
   bench::KernelSettings kernel;
+  bench::ProductSettings product;
   bench::NumericsSettings numerics;
   bench::CommSettings comm;
   bench::AttentionSettings attention;
@@ -73,6 +74,8 @@ constexpr Mode kModes[] = {
     {"kernel", "flash attention alone, every implementation", false, true,
      [](Settings& s) { return describe(s.kernel); },
      [](Run& run) { return one(bench_kernel(run.settings.kernel, show_progress, run.outcome)); }},
+    {"product", "matrix products of layers, every dtype", false, true, [](Settings& s) { return describe(s.product); },
+     [](Run& run) { return one(bench_product(run.settings.product, show_progress, run.outcome)); }},
     {"numerics", "errors of every implementation and softmax against the float64 definition", false, true,
      [](Settings& s) { return describe(s.numerics); },
      [](Run& run) { return one(bench_numerics(run.settings.numerics, show_progress, run.outcome)); }},

@@ -21,16 +21,22 @@ struct IsaEntry {
   Isa isa;
   const char* name;
   int64_t flop;  // per instruction
+  DType dtype;   // of what it multiplies
   bool (*available)();
   void (*run)(int64_t rounds);
 };
 
 constexpr IsaEntry kIsas[] = {
-    {Isa::kAmxBf16, "amx_bf16", 16384, [] { return kernels::cpu_features().amx_bf16; }, amx_bf16_multiply_adds},
-    {Isa::kAvx512Bf16, "avx512_bf16", 64, [] { return kernels::cpu_features().avx512_bf16; },
+    {Isa::kAvx512Vnni, "avx512_vnni", 128, DType::kI8, [] { return kernels::cpu_features().avx512_vnni; },
+     avx512_vnni_multiply_adds},
+    {Isa::kAvxVnni, "avx_vnni", 64, DType::kI8, [] { return kernels::cpu_features().avx_vnni; },
+     avx_vnni_multiply_adds},
+    {Isa::kAmxBf16, "amx_bf16", 16384, DType::kBF16, [] { return kernels::cpu_features().amx_bf16; },
+     amx_bf16_multiply_adds},
+    {Isa::kAvx512Bf16, "avx512_bf16", 64, DType::kBF16, [] { return kernels::cpu_features().avx512_bf16; },
      avx512_bf16_multiply_adds},
-    {Isa::kAvx512, "avx512", 32, [] { return kernels::cpu_features().avx512; }, avx512_multiply_adds},
-    {Isa::kAvx2, "avx2", 16, [] { return kernels::cpu_features().avx2; }, avx2_multiply_adds},
+    {Isa::kAvx512, "avx512", 32, DType::kF32, [] { return kernels::cpu_features().avx512; }, avx512_multiply_adds},
+    {Isa::kAvx2, "avx2", 16, DType::kF32, [] { return kernels::cpu_features().avx2; }, avx2_multiply_adds},
 };
 
 const IsaEntry& entry(Isa isa) {
@@ -108,10 +114,14 @@ std::vector<Isa> all_isas() {
 const char* isa_name(Isa isa) { return entry(isa).name; }
 bool isa_available(Isa isa) { return entry(isa).available(); }
 int64_t flop_per_instruction(Isa isa) { return entry(isa).flop; }
+bool multiplies(Isa isa, DType dtype) {
+  const DType own = entry(isa).dtype;
+  return own == dtype || (own == DType::kF32 && dtype == DType::kBF16);
+}
 
 Isa isa_of_kernel(std::string_view implementation) {
   for (const IsaEntry& e : kIsas) {
-    if (implementation == e.name) return e.isa;
+    if (implementation == e.name && e.dtype != DType::kI8) return e.isa;
   }
   if (implementation == "scalar") return Isa::kAvx2;
   fail("there is no peak for an implementation '{}'; there are: amx_bf16, avx512_bf16, avx512, avx2, scalar",

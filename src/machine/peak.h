@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "zoetrope/tensor.h"
+
 #include "device/thread_team.h"
 
 namespace zoetrope::machine {
@@ -17,11 +19,14 @@ enum class Isa : uint8_t {
   kAvx512,      // 16 float32 multiply-adds
   kAmxBf16,     // tdpbf16ps: 16 × 16 × 32 bf16 products into 16 × 16 float32 sums
   kAvx512Bf16,  // vdpbf16ps: 32 bf16 products into 16 float32 sums
+  kAvx512Vnni,  // vpdpbusd: 64 int8 products into 16 int32 sums
+  kAvxVnni,     // the same, 32 into 8
 };
 
 std::vector<Isa> all_isas();            // fastest first
 const char* isa_name(Isa isa);          // "avx2", "avx512", "avx512_bf16"
 bool isa_available(Isa isa);            // on this CPU
+bool multiplies(Isa isa, DType dtype);  // data of F32, BF16 (also widened to float32) or I8
 int64_t flop_per_instruction(Isa isa);  // a multiply and an add count as two
 // The instruction set whose peak bounds a flash-attention implementation. "scalar" is compiled for the baseline, whose
 // peak bounds it. Throws Error for an unknown name.

@@ -12,6 +12,8 @@ inline constexpr int64_t kPeakRound = 48;
 void avx2_multiply_adds(int64_t rounds);
 void avx512_multiply_adds(int64_t rounds);
 void avx512_bf16_multiply_adds(int64_t rounds);
+void avx512_vnni_multiply_adds(int64_t rounds);
+void avx_vnni_multiply_adds(int64_t rounds);
 void amx_bf16_multiply_adds(int64_t rounds);  // in a loop of its own: tiles are no values
 
 // The loop itself: kAccumulators chains, more than latency × instructions per cycle of any core so far (6 × 2 for

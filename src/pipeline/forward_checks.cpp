@@ -188,20 +188,8 @@ double ForwardChecks::kv_rounding(const Stage& stage) const {
   ZT_CHECK(false);
 }
 
-// A block that is multiplied in int8 rounds x and the weights of each product to steps of the largest of a group or a
-// row: 2^−7 of each, as above. At most two products follow one another in a stage, so √4 of these, and four times that
-// where rows are uneven.
-double ForwardChecks::int8_rounding(const Stage& stage) const {
-  constexpr double kRoundings = 8;
-  if (stage.kind != Kind::kSelfAttention && stage.kind != Kind::kCrossAttention && stage.kind != Kind::kFeedForward)
-    return 0;
-  const int64_t block = stage.index + (stage.control ? config().num_layers : 0);
-  const auto& blocks = config().int8_blocks;
-  return std::binary_search(blocks.begin(), blocks.end(), block) ? kRoundings * 0x1p-7 : 0;
-}
-
 double ForwardChecks::bound(const Stage& stage) const {
-  return stage_bound(stage, config(), setup_.plan.dtype) + kv_rounding(stage) + int8_rounding(stage);
+  return stage_bound(stage, config(), setup_.plan.dtype) + kv_rounding(stage);
 }
 
 RankValues ForwardChecks::values() const {

@@ -101,7 +101,6 @@ class ForwardChecks {
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
   double kv_rounding(const Stage& stage) const;
-  double int8_rounding(const Stage& stage) const;
   double bound(const Stage& stage) const;  // of its relative L2 error
   RankValues values() const;
   bool has_clean_tokens() const;

@@ -22,6 +22,7 @@ PROGRAM = None
 TESTS = {}
 PEAK = ["sizes=4K", "seconds=0.005"]
 KERNEL = ["shapes=1x128x1x64", "window=0.0005", "repeat=1"]
+PRODUCT = ["shapes=7x70x300", "window=0.0005", "repeat=1"]
 COMM = ["sizes=4K,64K", "repeat=1"]
 TINY = [f"model={pathlib.Path(__file__).resolve().parents[2] / 'demo' / 'wan-tiny'}", "weights=checkpoint", "repeat=1"]
 SMALL = ["height=32", "width=48"]
@@ -86,7 +87,7 @@ class Links(html.parser.HTMLParser):
 def help_lists_modes_and_keys(cwd):
     result = bench(cwd, "--help")
     assert result.returncode == 0
-    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench model", "bench vae", "bench text", "bench load", "bench shared", "bench all", "shapes", "sizes", "traces",
+    for word in ("bench peak", "bench kernel", "bench product", "bench comm", "bench attention", "bench model", "bench vae", "bench text", "bench load", "bench shared", "bench all", "shapes", "sizes", "traces",
                  "json", "html", "svg", "comm_timeout"):
         assert word in result.stdout, word
 
@@ -256,14 +257,29 @@ def attention_runs_under_mpirun(cwd):
 
 
 @test
+def product_verifies_and_times_every_dtype(cwd):
+    found = rows(cwd, "product", *PRODUCT, "threads=1,2")
+    int8 = any("vnni" in row["what"] for row in rows(cwd, "peak", *PEAK, "threads=1"))
+    dtypes = {"bf16", "f32"} | ({"int8"} if int8 else set())
+    assert {(row["dtype"], row["threads"]) for row in found} == {(d, t) for d in dtypes for t in (1, 2)}, found
+    for row in found:
+        assert not row["note"] and 0 < row["rel_l2"] <= row["tolerance"], row
+        assert row["seconds_median"] >= row["seconds_min"] > 0 and row["fraction"] > 0, row
+    os.remove(pathlib.Path(cwd) / "out.json")
+    for word in ("7x70", "0x1x1", "7x70x", "axbxc", "1x1048576x1048576"):
+        refused(cwd, bench(cwd, "product", "shapes=" + word), "shapes", word)
+
+
+@test
 def all_makes_one_page_that_stands_alone(cwd):
     words = ["peak." + w for w in PEAK] + ["comm." + w for w in COMM] + ["attention." + w for w in ATTENTION]
     words += ["kernel." + w for w in KERNEL[1:]] + ["kernel.shapes=1x64x1x128,1x128x1x128", "kernel.threads=1"]
+    words += ["product." + w for w in PRODUCT]
     words += ["numerics.tokens=32,64", "numerics.head_dim=16", "numerics.rows=8"]
     result = bench(cwd, "all", *words, "html=page.html", "json=out.json")
     assert result.returncode == 0, result.stderr
     report = json.loads((pathlib.Path(cwd) / "out.json").read_text())
-    assert list(report) == ["machine", "peak", "kernel", "numerics", "comm", "attention"]
+    assert list(report) == ["machine", "peak", "kernel", "product", "numerics", "comm", "attention"]
     page = (pathlib.Path(cwd) / "page.html").read_text()
     assert "http:" not in page and "https:" not in page and "<script" not in page and "@import" not in page
     links = Links()

@@ -12,6 +12,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "comm/testing.h"
 #include "io/safetensors.h"
 #include "io/tensor_file.h"
+#include "kernels/gemm/packed.h"
 #include "models/wan/reference/forward_stages.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/run.h"
@@ -111,11 +113,24 @@ constexpr Sound kSound[] = {
      "ranks=2 data_parallelism=2 width=48 height=32 image=@image.png pose_video face_video "
      "mode=animate num_frames=10 segment_frame_length=5"},
     {"wan21_vace", "ranks=2 control_video reference_images=@reference_0.png num_frames=5 dtype=float32"},
+    {"wan21_t2v", "ranks=3 data_parallelism=1 attention=ring dtype=int8 int8_layers=all"},
+    {"wan21_t2v_h6", "ranks=4 data_parallelism=1 tensor_parallelism=2 ulysses_shards=2 dtype=int8 int8_layers=all"},
+    {"wan21_vace",
+     "ranks=2 data_parallelism=1 control_video mask=@mask_00.png num_frames=5 dtype=int8 int8_layers=all"},
+    {"wan22_animate",
+     "ranks=2 data_parallelism=2 width=48 height=32 image=@image.png pose_video face_video "
+     "mode=animate num_frames=10 segment_frame_length=5 dtype=int8 int8_layers=all"},
 };
 
 class SoundRun : public testing::TestWithParam<Sound> {};
 
+// Of CPUs without int8 products.
+bool runs_here(std::string_view words) {
+  return words.find("dtype=int8") == std::string_view::npos || !kernels::packed_layouts(DType::kI8).empty();
+}
+
 TEST_P(SoundRun, IsInsideItsBounds) {
+  if (!runs_here(GetParam().words)) GTEST_SKIP() << "this CPU has no int8 dot products";
   const VerifyReport report = verified(options_of(GetParam().model, GetParam().words));
   EXPECT_EQ(report.outside, 0) << report.first_outside << "\n" << report.text(true);
   EXPECT_EQ(report.stages_checked, report.stages);
@@ -350,12 +365,18 @@ const InWeights kInWeights[] = {
     {"flipped_byte_of_the_time_in_bf16", "condition_embedder.time_embedder.linear_2.bias", flip_weight, "temb",
      "dtype=bf16"},
     {"bf16_head", "scale_shift_table", round_to_bf16, "proj_out"},
+    {"flipped_byte_in_int8", "blocks.1.attn1.to_v.weight", flip_weight, "block.1.self_attention",
+     "dtype=int8 int8_layers=all"},
+    {"shifted_rows_in_int8", "blocks.1.ffn.net.0.proj.weight", shift_rows, "block.1", "dtype=int8 int8_layers=all"},
+    {"dropped_rows_in_int8", "blocks.0.attn2.to_out.0.weight", drop_rows, "block.0.cross_attention",
+     "dtype=int8 int8_layers=all"},
 };
 
 class FaultInWeights : public testing::TestWithParam<InWeights> {};
 
 TEST_P(FaultInWeights, IsFound) {
   const InWeights& fault = GetParam();
+  if (!runs_here(fault.words)) GTEST_SKIP() << "this CPU has no int8 dot products";
   const ChangedModel model("wan21_t2v");
   model.change(fault.tensor, fault.change);
   const std::string whole = fmt::format("{}/pipelines/wan21_t2v", ZOETROPE_GOLDEN_DIR);

@@ -83,12 +83,13 @@ TEST(Int8Gemm, TheSameAsItsReference) {
       for (const int64_t k : {1, 3, 4, 5, 40, 255, 256, 257, 512, 700}) expect_same_as_reference(m, n, k);
 }
 
-// Passes of rows, blocks of them in a pass, many groups.
+// Passes of rows, blocks of them in a pass, items of several panels, steps of several groups.
 TEST(Int8Gemm, TheSameAsItsReferenceRoundBlocks) {
   if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
-  for (const int64_t m : {95, 97, 503, 505, 2015, 2017, 4033}) expect_same_as_reference(m, 3, 5);
-  expect_same_as_reference(1030, 70, 516);
-  expect_same_as_reference(20, 70, 2560);
+  for (const int64_t m : {95, 97, 251, 253, 505, 2015, 2017, 4033}) expect_same_as_reference(m, 3, 5);
+  expect_same_as_reference(600, 70, 516);
+  for (const int64_t k : {2048, 2049, 4097}) expect_same_as_reference(20, 70, k);
+  expect_same_as_reference(260, 330, 2308);
 }
 
 // Rotated, each value is off by at most half a scale, and rotation keeps what a product is. So is Σ|x'|·s_w/2 +

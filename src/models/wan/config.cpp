@@ -274,6 +274,9 @@ TransformerConfig TransformerConfig::with_int8(const std::string& layers) const 
   std::set<int64_t> blocks;
   for (const IndexRange& range : ranges)
     for (int64_t block = range.begin; block < range.end; ++block) blocks.insert(block);
+  if (blocks.empty())
+    fail("int8_layers={}: this model has {} blocks, none of them between the first and the last; set all", layers,
+         count);
   config.int8_blocks.assign(blocks.begin(), blocks.end());
   return config;
 }

@@ -1,5 +1,6 @@
 #include "models/wan/config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -136,6 +137,33 @@ TEST(TransformerConfig, ReadsTheFaceOfAnimate) {
   document.erase("image_dim");
   EXPECT_NE(refusal_with<TransformerConfig>(document, "qk_norm", "rms_norm_across_heads").find("image_dim"),
             std::string::npos);
+}
+
+TEST(TransformerConfig, NamesBlocksInInt8) {
+  const auto refusal = [](const TransformerConfig& of, const char* layers) -> std::string {
+    try {
+      of.with_int8(layers);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  TransformerConfig config;
+  config.num_layers = 6;
+  using Blocks = std::vector<int64_t>;
+  EXPECT_EQ(config.int8_blocks, Blocks());
+  EXPECT_EQ(config.with_int8("inner").int8_blocks, (Blocks{1, 2, 3, 4}));
+  EXPECT_EQ(config.with_int8("all").int8_blocks, (Blocks{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(config.with_int8("5,1-2,2").int8_blocks, (Blocks{1, 2, 5}));
+  config.vace_layers = {0, 2, 4};  // blocks 6 to 8
+  EXPECT_EQ(config.with_int8("inner").int8_blocks, (Blocks{1, 2, 3, 4, 7}));
+  EXPECT_EQ(config.with_int8("all").int8_blocks.size(), 9u);
+  EXPECT_EQ(config.with_int8("8").int8_blocks, Blocks{8});
+  for (const char* wrong : {"", "9", "-1", "1-", "2-1", "1,,2", "1-9", "x", " 1", "99999999999999999999"})
+    EXPECT_THAT(refusal(config, wrong), testing::HasSubstr("int8_layers: '")) << wrong;
+  config.vace_layers = {};
+  config.num_layers = 2;
+  EXPECT_THAT(refusal(config, "inner"), testing::HasSubstr("set all"));
 }
 
 TEST(TransformerConfig, ReadsVaceLayers) {

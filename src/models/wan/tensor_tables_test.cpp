@@ -179,6 +179,23 @@ TEST(TensorTables, KeptInFloat32) {
   EXPECT_EQ(kept, 4 + 4 + 32 * 3 + 1);
 }
 
+// The matrices that a forward multiplies tokens with, of the blocks that are named; in a model in float32 none.
+TEST(TensorTables, BlocksInInt8) {
+  const TransformerConfig config = everything().with_int8("1-2");
+  std::set<std::string> matrices;
+  for (const io::TensorSpec& spec : transformer_tensors(config)) {
+    EXPECT_EQ(spec.packed_dtype(DType::kF32), DType::kF32) << spec.name;
+    EXPECT_EQ(spec.packed_dtype(DType::kBF16), spec.int8 ? DType::kI8 : spec.dtype(DType::kBF16)) << spec.name;
+    if (spec.int8) matrices.insert(spec.name);
+  }
+  std::set<std::string> expected;
+  for (const char* block : {"blocks.1.", "blocks.2."})
+    for (const char* matrix : {"attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0", "attn2.to_q",
+                               "attn2.to_out.0", "ffn.net.0.proj", "ffn.net.2"})
+      expected.insert(fmt::format("{}{}.weight", block, matrix));
+  EXPECT_EQ(matrices, expected);
+}
+
 TEST(TensorTables, OriginalNames) {
   const io::TensorTable table = transformer_tensors(everything());
   const io::TensorIndex index(table);

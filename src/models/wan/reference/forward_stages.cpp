@@ -242,11 +242,29 @@ double stage_bound(int64_t terms, DType dtype) {
   return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
 }
 
+namespace {
+
+// A block that is multiplied in int8 rounds x and the weights of each product to steps of the largest of a group or a
+// row, which is some 3.5 of their size: by 3.5 / (127·√12) = 2^−7 of each. At most two products follow one another in a
+// stage, so √4 of these, and four times that where rows are uneven.
+double int8_rounding(const Stage& stage, const TransformerConfig& config) {
+  constexpr double kRoundings = 8;
+  using Kind = Stage::Kind;
+  if (stage.kind != Kind::kSelfAttention && stage.kind != Kind::kCrossAttention && stage.kind != Kind::kFeedForward)
+    return 0;
+  const int64_t block = stage.index + (stage.control ? config.num_layers : 0);
+  const bool int8 = std::binary_search(config.int8_blocks.begin(), config.int8_blocks.end(), block);
+  return int8 ? kRoundings * 0x1p-7 : 0;
+}
+
+}  // namespace
+
 // The time embedding is float32 whatever the dtype is, and rounded behind it: a quarter of the roundings. A sinusoid's
 // angle is a timestep times a frequency of at most 1, in float32: it is off by the last bit of a thousand.
 double stage_bound(const Stage& stage, const TransformerConfig& config, DType dtype) {
   constexpr double kLargestTimestep = 1000;
-  if (stage.kind != Stage::Kind::kTime) return stage_bound(longest_sum(config), dtype);
+  if (stage.kind != Stage::Kind::kTime)
+    return stage_bound(longest_sum(config), dtype) + (dtype == DType::kBF16 ? int8_rounding(stage, config) : 0);
   return stage_bound(longest_sum(config), DType::kF32) + kLargestTimestep * kFloatUnit +
          (dtype == DType::kBF16 ? 4 * kBFloatUnit : 0);
 }

@@ -237,7 +237,8 @@ TEST(TransformerWeights, TickAfterEveryTensor) {
 // What the planner counts is what the loader makes.
 TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
   for (const ModelClass& which : testing::kModelClasses) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+      if (kernels::packed_layouts(dtype).empty()) continue;
       const Model model(dtype, which.model);
       const TransformerWeights& w = *model.weights;
       int64_t bytes = 0;
@@ -279,7 +280,7 @@ TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
         }
       }
       // q, k and v side by side leave no panel half empty three times; widths here are no multiples of a panel.
-      const int64_t counted = transformer_weight_bytes(transformer_tensors(model.config), dtype);
+      const int64_t counted = transformer_weight_bytes(transformer_tensors(model.config), w.dtype);
       const int64_t d = model.config.inner_dim();
       const auto packed = [&](int64_t n) {
         return static_cast<int64_t>(kernels::packed_bytes({nullptr, n, d, dtype, kernels::packed_layout(dtype)}));

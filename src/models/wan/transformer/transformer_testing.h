@@ -30,6 +30,7 @@ inline std::shared_ptr<const io::Weights> open_weights(const std::filesystem::pa
 }
 
 // One of the recorded models. Without a name text to video that exists as a formula only: 5 heads of 12, two blocks.
+// Of I8 all blocks multiply in int8.
 struct Model {
   std::filesystem::path folder;
   TransformerConfig config;
@@ -37,10 +38,15 @@ struct Model {
 
   explicit Model(DType dtype = DType::kF32, const std::string& name = "transformer_odd", TensorPart part = {})
       : folder(std::filesystem::path(ZOETROPE_GOLDEN_DIR) / name / "transformer"),
-        config(TransformerConfig::load(folder / "config.json")),
+        config(config_for(dtype, folder)),
         weights(TransformerWeights::load(
             config, std::make_shared<io::Weights>(TransformerWeights::source_of(open_source(folder), config, part)),
-            dtype, {}, 0, part)) {}
+            dtype == DType::kI8 ? DType::kBF16 : dtype, {}, 0, part)) {}
+
+  static TransformerConfig config_for(DType dtype, const std::filesystem::path& folder) {
+    const auto whole = TransformerConfig::load(folder / "config.json");
+    return dtype == DType::kI8 ? whole.with_int8("all") : whole;
+  }
 };
 
 // Every class: text to video, images by channels, by keys, with positions, a clean first frame, a control stream, a
