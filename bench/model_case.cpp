@@ -1,4 +1,6 @@
 // `bench model`: one forward of the transformer as in a denoising step (batch 1, whole sequence, one process).
+#include <algorithm>
+
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
@@ -42,7 +44,12 @@ class ModelBench : private WholeModel {
   std::vector<Section> run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
     for (const int count : frames) model_.latent_of(settings_.height, settings_.width, count);  // refused early
-    for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype, true)) {
+    const std::vector<std::string> dtypes = choose_dtypes("dtype", settings_.published.dtype, true);
+    const bool with_int8 = std::find(dtypes.begin(), dtypes.end(), "int8") != dtypes.end();
+    if (with_int8 && model_.transformer().num_layers < 3)
+      fail("dtype=int8: all layers but the first and the last are multiplied in int8, and this model has {}",
+           model_.transformer().num_layers);
+    for (const std::string& dtype : dtypes) {
       say(dtype + ": loading weights");
       forget_peak_resident();
       const auto source = model_.source(Part::kTransformer, threads_);

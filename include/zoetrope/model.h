@@ -75,9 +75,10 @@ struct ModelOptions {
   std::vector<LoraFile> lora_low;   // for the low-noise expert
 
   // Of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are multiplied
-  // in int8, where this CPU has the instructions (docs/cpu.md).
+  // in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
   DType dtype = DType::kBF16;
-  // With dtype I8, which blocks: "inner" (all but the first and the last), "all", or numbers and ranges ("1-28").
+  // With dtype I8, which blocks: "inner" (all but the first and the last), "all", or numbers and ranges ("1-28"),
+  // where VACE's control blocks count on behind the model's.
   std::string int8_layers = "inner";
   DType text_encoder_dtype = DType::kF32;  // of the text encoder's
   DType vae_dtype = DType::kF32;           // of the VAE's

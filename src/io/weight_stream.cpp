@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <utility>
 
 #include "base/descriptor.h"
@@ -114,28 +115,39 @@ size_t WeightStream::Part::bytes() const {
 size_t WeightStream::least_bytes(const std::vector<Part>& parts) { return 2 * largest_part(parts); }
 size_t WeightStream::usual_bytes(const std::vector<Part>& parts) { return kPlaces * largest_part(parts); }
 
+std::vector<bool> WeightStream::staying(const std::vector<size_t>& candidates, size_t others, size_t largest,
+                                        size_t bytes) {
+  const size_t count = candidates.size(), all = std::accumulate(candidates.begin(), candidates.end(), others);
+  if (bytes >= all) return std::vector<bool>(count, true);
+  const size_t room = bytes - std::min(bytes, kPlaces * largest);
+  for (size_t stay = count; stay > 0; --stay) {
+    std::vector<bool> stays(count);
+    size_t kept = 0;
+    for (size_t i = 0; i < count; ++i) {
+      stays[i] = (i + 1) * stay / count > i * stay / count;
+      if (stays[i]) kept += candidates[i];
+    }
+    if (kept <= room) return stays;
+  }
+  return std::vector<bool>(count, false);
+}
+
 WeightStream::WeightStream(std::shared_ptr<Storage> storage, std::vector<Part> parts, size_t bytes)
     : storage_(std::move(storage)) {
   ZT_CHECK(bytes >= least_bytes(parts), "{} bytes for parts of up to {}", bytes, largest_part(parts));
-  const size_t largest = largest_part(parts);
-  size_t total = 0, candidates = 0;
+  std::vector<size_t> candidates;
+  size_t others = 0;
   for (const Part& part : parts) {
-    total += part.bytes();
-    candidates += part.may_stay ? 1 : 0;
+    if (part.may_stay) candidates.push_back(part.bytes());
+    else others += part.bytes();
   }
-  // All of them, or as many as fit beside the places that the others are read through.
-  const size_t places = std::min(bytes, kPlaces * largest);
-  const size_t most = bytes >= total ? candidates : largest == 0 ? 0 : (bytes - places) / largest;
-  const size_t stay = std::min(candidates, most);
+  const std::vector<bool> stays = staying(candidates, others, largest_part(parts), bytes);
   size_t kept = 0, seen = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     Entry entry;
     entry.bytes = parts[i].bytes();
     join_neighbours(parts[i].ranges);
-    if (parts[i].may_stay) {
-      entry.stays = (seen + 1) * stay / candidates > seen * stay / candidates;
-      ++seen;
-    }
+    entry.stays = parts[i].may_stay && stays[seen++];
     entry.part = std::move(parts[i]);
     entry.next = i + 1 < parts.size() ? i + 1 : 0;
     if (entry.stays) kept += entry.bytes;

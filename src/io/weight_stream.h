@@ -52,6 +52,10 @@ class WeightStream {
   // for what is read ahead.
   static size_t least_bytes(const std::vector<Part>& parts);
   static size_t usual_bytes(const std::vector<Part>& parts);
+  // Of the parts that may stay, by their bytes and in their order, those that do with `bytes` of memory: all where it
+  // holds everything, the `others` too; else as many as fit beside the places that parts of up to `largest` are read
+  // through, spread evenly.
+  static std::vector<bool> staying(const std::vector<size_t>& candidates, size_t others, size_t largest, size_t bytes);
 
   // `bytes`: memory for all parts together, at least least_bytes().
   WeightStream(std::shared_ptr<Storage> storage, std::vector<Part> parts, size_t bytes);

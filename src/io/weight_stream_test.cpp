@@ -124,6 +124,21 @@ TEST_F(WeightStreamTest, AllStayWhereThereIsRoom) {
   EXPECT_EQ(s->bytes_read(), 7 * kPart);
 }
 
+// By their own bytes: parts of 10 among others of 5, with places of 3 · 10 and 7 that may not stay.
+TEST(WeightStream, AsManyStayAsFit) {
+  const std::vector<size_t> parts{10, 5, 5, 5, 5, 10};
+  const auto staying = [&](size_t bytes) {
+    std::string text;
+    for (const bool stays : WeightStream::staying(parts, 7, 10, bytes)) text += stays ? 'x' : '.';
+    return text;
+  };
+  EXPECT_EQ(staying(47), "xxxxxx");
+  EXPECT_EQ(staying(46), "..x..x");
+  EXPECT_EQ(staying(44), ".....x");
+  EXPECT_EQ(staying(30), "......");
+  EXPECT_EQ(staying(0), "......");
+}
+
 TEST_F(WeightStreamTest, ThreadsInAnyOrderAllGoOn) {
   make(8, 4);
   const auto s = stream(2);

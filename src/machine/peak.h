@@ -23,8 +23,8 @@ enum class Isa : uint8_t {
   kAvxVnni,     // the same, 32 into 8
 };
 
-std::vector<Isa> all_isas();            // fastest first
-const char* isa_name(Isa isa);          // "avx2", "avx512", "avx512_bf16"
+std::vector<Isa> all_isas();            // of each dtype the fastest first
+const char* isa_name(Isa isa);          // "avx2", "avx512_bf16", "avx512_vnni"
 bool isa_available(Isa isa);            // on this CPU
 bool multiplies(Isa isa, DType dtype);  // data of F32, BF16 (also widened to float32) or I8
 int64_t flop_per_instruction(Isa isa);  // a multiply and an add count as two

@@ -299,12 +299,13 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
 }
 
 void ModelFolder::use(const GenerateOptions& options) {
+  if (options.dtype == DType::kI8) {
+    if (kernels::packed_layouts(DType::kI8).empty())
+      fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
+    for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
+  }
   merge_loras(options, *this);
   check_weight_memory(options, *this);
-  if (options.dtype != DType::kI8) return;
-  if (kernels::packed_layouts(DType::kI8).empty())
-    fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
-  for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
 }
 
 }  // namespace zoetrope::pipeline

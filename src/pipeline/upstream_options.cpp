@@ -200,7 +200,7 @@ void describe_dtypes(OptionSet& set) {
   const auto add = [&](const char* name, std::string Dtypes::*mine) {
     set.translated(name, [=](std::string_view text) -> Settings {
       const std::string word = zoetrope::dtype_word(text);
-      if (word != "bf16" && word != "float32") fail("'{}' is none of bf16, float32; int8 is dtype=int8", text);
+      if (word != "bf16" && word != "float32") fail("'{}' is none of bf16, float32", text);
       dtypes.get()->*mine = word;
       if (dtypes->weights == "bf16" && dtypes->activations == "float32")
         fail("weights in bf16 are not computed with in float32; give weights_dtype and activations_dtype alike");

@@ -210,8 +210,10 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   report.instruction_set = instruction_set();
   constexpr double kStagesOfLayer = 3;
   const wan::TransformerConfig& config = model.experts.front().config;
-  report.step_bound = wan::reference::stage_bound(wan::reference::longest_sum(config), run.plan().dtype) *
-                      std::sqrt(kStagesOfLayer * report.layers);
+  double most = 0;
+  for (const wan::reference::Stage& stage : wan::reference::stages_of(config))
+    most = std::max(most, wan::reference::stage_bound(stage, config, run.plan().dtype));
+  report.step_bound = most * std::sqrt(kStagesOfLayer * report.layers);
   if (const std::optional<CheckedValue>& first = checks.first_outside())
     report.first_outside = sentence(checks, *first);
   std::vector<std::string> unused;

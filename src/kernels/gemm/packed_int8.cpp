@@ -31,7 +31,11 @@ const float* panel_scales(const PackedMatrix& matrix, const std::byte* panel) {
   return reinterpret_cast<const float*>(panel + panel_terms(matrix) * panel_columns(matrix.layout));
 }
 
-int8_t quantised(float value) { return static_cast<int8_t>(std::nearbyint(std::clamp(value, -kInt8Most, kInt8Most))); }
+// Of what is no number, 0: its scale is none either.
+int8_t quantised(float value) {
+  if (!std::isfinite(value)) return 0;
+  return static_cast<int8_t>(std::nearbyint(std::clamp(value, -kInt8Most, kInt8Most)));
+}
 
 // NaN counts as the largest.
 float largest_magnitude(const float* row, int64_t count) {
@@ -84,8 +88,8 @@ namespace {
 struct Pass {
   int64_t rows, groups, terms;  // terms as they are stored
   int64_t blocks, block_rows;   // of rows; block_rows of every block but the last
-  Pass(const PackedMatrix& w, int64_t all_rows, int64_t pass_rows, int threads)
-      : rows(std::min(pass_rows, all_rows)), groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)) {
+  Pass(const PackedMatrix& w, int64_t all_rows, int threads)
+      : rows(std::min(kPassRows, all_rows)), groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)) {
     constexpr int64_t kItemsPerThread = 4;
     const int64_t wanted = ceil_div(kItemsPerThread * threads, ceil_div(w.n, kItemColumns));
     const int64_t count = std::clamp(wanted, ceil_div(rows, kMostRows), ceil_div(rows, kFewestRows));
@@ -94,15 +98,12 @@ struct Pass {
   }
   int64_t x_bytes() const { return round_up(rows * terms, kAlignment); }
   int64_t scale_bytes() const { return round_up(rows * groups * static_cast<int64_t>(sizeof(float)), kAlignment); }
-  int64_t sums() const { return block_rows * kItemColumns; }  // of a thread
+  // Of a thread. Of the largest block, because fewer rows of x may make larger ones.
+  int64_t sums() const { return std::min(kMostRows, round_up(rows, kTileRows)) * kItemColumns; }
   size_t bytes(int threads) const {
     return static_cast<size_t>(x_bytes() + 2 * scale_bytes() + sums() * threads * static_cast<int64_t>(sizeof(float)));
   }
 };
-
-int64_t pass_rows_of(int64_t rows) {
-  return round_up(ceil_div(rows, std::max<int64_t>(1, ceil_div(rows, kPassRows))), kTileRows);
-}
 
 class Product {
  public:
@@ -192,16 +193,16 @@ class Product {
 
 void int8_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
                       const Int8Kernel& kernel) {
-  const int64_t rows = x.extent(0), at_once = pass_rows_of(rows);
+  const int64_t rows = x.extent(0);
   const Arena::Scope scope(stream.scratch());
-  Product product(stream, w, kernel, Pass(w, rows, at_once, stream.team().size()));
-  for (int64_t first = 0; first < rows; first += at_once)
-    product.run(stream, x.slice(0, first, std::min(rows, first + at_once)), moved(epilogue, first, 0));
+  Product product(stream, w, kernel, Pass(w, rows, stream.team().size()));
+  for (int64_t first = 0; first < rows; first += kPassRows)
+    product.run(stream, x.slice(0, first, std::min(rows, first + kPassRows)), moved(epilogue, first, 0));
 }
 
 size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
   if (rows == 0) return 0;
-  return Pass(w, rows, pass_rows_of(rows), threads).bytes(threads);
+  return Pass(w, rows, threads).bytes(threads);
 }
 
 std::vector<float> int8_product_reference(const TensorView& x, const PackedMatrix& w) {

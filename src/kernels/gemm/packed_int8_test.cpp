@@ -92,6 +92,44 @@ TEST(Int8Gemm, TheSameAsItsReferenceRoundBlocks) {
   expect_same_as_reference(260, 330, 2308);
 }
 
+// Over passes, blocks of rows and items of columns: bias, activation and gated residual meet their own elements. The
+// reference rounds once where the kernel's float32 operations round each: a few units, and bf16 once or twice.
+TEST(Int8Gemm, EveryEndingMeetsItsElements) {
+  if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
+  constexpr int64_t kRows = 2030, kColumns = 300;
+  const Data data(kRows, kColumns, 520);
+  const Packed packed(data.w, packed_layout(DType::kI8));
+  const Tensor bias = test::random_tensor(DType::kBF16, {kColumns}, 6),
+               gate = test::random_tensor(DType::kF32, {kColumns}, 7);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const GappedTensor residual(dtype, {kRows, kColumns}, 3), out(dtype, {kRows, kColumns}, 2);
+    fill_random(residual, 8);
+    for (const bool gated : {false, true}) {
+      const auto values = [&](const char* implementation) {
+        PackedGemm g;
+        g.x = data.x;
+        g.w = packed.matrix;
+        g.bias = bias;
+        g.out = out;
+        if (gated) {
+          g.residual = residual;
+          g.gate = gate;
+        } else {
+          g.activation = Activation::kGeluTanh;
+        }
+        g.implementation = implementation;
+        Stream stream(2);
+        packed_gemm(stream, g);
+        EXPECT_TRUE(out.gaps_intact());
+        return test::values(out);
+      };
+      const std::vector<double> expected = values("reference");
+      EXPECT_TRUE(
+          test::close(values(""), expected, 8 * test::kUnitF32 + (dtype == DType::kBF16 ? test::kUnitBF16 : 0)));
+    }
+  }
+}
+
 // Rotated, each value is off by at most half a scale, and rotation keeps what a product is. So is Σ|x'|·s_w/2 +
 // Σ|ŵ|·s_x/2, with ŵ ≤ |w'| + s_w/2, a bound of the error of each element; float32 adds its own.
 TEST(Int8Gemm, WithinTheBoundOfItsRounding) {

@@ -262,9 +262,10 @@ TEST(PackedGemm, NoRowsIsNothing) {
 }
 
 TEST(PackedGemm, ScratchIsWhatItSays) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Case c{700, 300, 2100, dtype, dtype, Ending::kGated};
-    const Tensor w(dtype, {c.n, c.k}), bias(dtype, {c.n}), gate(DType::kF32, {c.n}), out(dtype, {c.m, c.n});
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    const DType values = dtype == DType::kI8 ? DType::kBF16 : dtype;
+    const Case c{700, 300, 2100, values, values, Ending::kGated};
+    const Tensor w(values, {c.n, c.k}), bias(values, {c.n}), gate(DType::kF32, {c.n}), out(values, {c.m, c.n});
     const TensorView stored = w;
     for (const PackedLayout layout : packed_layouts(dtype)) {
       if (layout == PackedLayout::kOneDnn) continue;  // oneDNN's own scratch is oneDNN's to know
@@ -309,13 +310,14 @@ void expect_same_in_pieces(std::span<const TensorView> stored, const Packed& who
 
 // Parts of rows are bytes of their own: each is packed into memory that holds nothing else, and taken from there.
 TEST(Pack, PartsOfRowsLieSideBySide) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{150, 40}, {1536, 96}, {1100, 1536}}) {
       const Tensor stored = test::random_tensor(DType::kF32, {n, k}, 3);
       for (const PackedLayout layout : packed_layouts(dtype)) {
         const TensorView all = stored.view();
         const Packed whole({&all, 1}, dtype, layout);
         const PackedMatrix& matrix = whole.matrix;
+        expect_same_in_pieces({&all, 1}, whole);
         const int64_t step = packed_part_rows(matrix);
         EXPECT_EQ(step % packed_row_step(matrix), 0);
         const auto size = static_cast<int64_t>(packed_bytes(matrix));

@@ -245,8 +245,8 @@ double stage_bound(int64_t terms, DType dtype) {
 namespace {
 
 // A block that is multiplied in int8 rounds x and the weights of each product to steps of the largest of a group or a
-// row, which is some 3.5 of their size: by 3.5 / (127·√12) = 2^−7 of each. At most two products follow one another in a
-// stage, so √4 of these, and four times that where rows are uneven.
+// row, which is some 3.5 of their size: by 3.5 / (127·√12) = 2^−7 of each. Up to three products follow one another in a
+// stage: √6 of these. Three times that is the room that scores need, which multiply an error of queries and keys.
 double int8_rounding(const Stage& stage, const TransformerConfig& config) {
   constexpr double kRoundings = 8;
   using Kind = Stage::Kind;

@@ -359,25 +359,28 @@ namespace {
 // Bytes of packed matrices.
 struct PackedParts {
   int64_t blocks = 0, largest = 0, others = 0;  // of all blocks, the largest of them, what is in none
-  int64_t may_stay = 0;                         // parts that a forward uses
+  std::vector<size_t> may_stay;                 // parts that a forward uses, in order
   ForwardWeights forward;
 };
 PackedParts packed_parts(const TransformerConfig& config, DType dtype, int tensor) {
-  std::map<std::string, int64_t> parts;
+  std::map<std::string, size_t> places;  // of parts
+  std::vector<std::pair<std::string, int64_t>> parts;
   PackedParts sums;
   for (const io::TensorSpec& spec : io::part_of(transformer_tensors(config), tensor, tensor - 1)) {
     if (!is_packed(spec)) continue;
-    const std::string part = stream_part(spec.name);
+    const std::string name = stream_part(spec.name);
     const int64_t bytes = bytes_of(spec, dtype);
-    (part.empty() ? sums.others : sums.blocks) += bytes;
-    if (part.empty()) continue;
-    sums.largest = std::max(sums.largest, parts[part] += bytes);
-    if (part.ends_with(kKeys)) continue;
+    (name.empty() ? sums.others : sums.blocks) += bytes;
+    if (name.empty()) continue;
+    const auto [place, added] = places.try_emplace(name, parts.size());
+    if (added) parts.emplace_back(name, 0);
+    sums.largest = std::max(sums.largest, parts[place->second].second += bytes);
+    if (name.ends_with(kKeys)) continue;
     sums.forward.bytes += bytes;
     sums.forward.elements += spec.shape.size();
   }
-  sums.may_stay =
-      std::count_if(parts.begin(), parts.end(), [](const auto& part) { return !part.first.ends_with(kKeys); });
+  for (const auto& [name, bytes] : parts)
+    if (!name.ends_with(kKeys)) sums.may_stay.push_back(static_cast<size_t>(bytes));
   return sums;
 }
 
@@ -400,12 +403,13 @@ ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, in
                                 int tensor) {
   const PackedParts parts = packed_parts(config, dtype, tensor);
   ForwardWeights forward = parts.forward;
-  if (parts.largest == 0 || parts.may_stay == 0) return forward;
-  const int64_t places = 3 * parts.largest;
-  const int64_t room = memory > 0 ? memory - bytes_in_no_part(parts, config, packed_from) : places;
-  const int64_t fit = std::max<int64_t>(0, room - places) / parts.largest;
-  const int64_t stay = room >= parts.blocks ? parts.may_stay : std::min(parts.may_stay, fit);
-  forward.fetched = static_cast<double>(parts.may_stay - stay) / static_cast<double>(parts.may_stay);
+  if (parts.largest == 0 || parts.may_stay.empty()) return forward;
+  const int64_t room = memory > 0 ? memory - bytes_in_no_part(parts, config, packed_from) : 3 * parts.largest;
+  const std::vector<bool> stays =
+      io::WeightStream::staying(parts.may_stay, static_cast<size_t>(parts.blocks - forward.bytes),
+                                static_cast<size_t>(parts.largest), static_cast<size_t>(std::max<int64_t>(0, room)));
+  forward.fetched =
+      static_cast<double>(std::count(stays.begin(), stays.end(), false)) / static_cast<double>(parts.may_stay.size());
   return forward;
 }
 
