@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/words.h"
@@ -13,6 +14,7 @@
 #include "comm/launcher.h"
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
+#include "kernels/gemm/packed.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/hosts.h"
 #include "planner/available.h"
@@ -111,6 +113,8 @@ class Calibration {
     {
       ThreadTeam team(job_.cores);
       const machine::LayerWeights weights(team, dtype);
+      std::optional<machine::LayerWeights> int8;
+      if (dtype == DType::kBF16 && !kernels::packed_layouts(DType::kI8).empty()) int8.emplace(team, DType::kI8);
       on_ranks([&](CalibrationRank& rank) {
         ComputeNotes notes;
         notes.say = [&](const std::string& what) {
@@ -119,7 +123,7 @@ class Calibration {
         notes.found = [&](const std::string& figure, const std::string& at, const std::string& value, double spread) {
           if (rank.leads()) found(figure, value, spread, at);
         };
-        DtypeFigures mine = measure_dtype(rank, weights, notes);
+        DtypeFigures mine = measure_dtype(rank, weights, int8 ? &*int8 : nullptr, notes);
         if (keeps(rank)) figures = std::move(mine);
       });
     }
@@ -170,6 +174,8 @@ class Calibration {
     planner::ComputeFigures& to = dtype == DType::kBF16 ? result_.profile.bf16 : result_.profile.float32;
     to.peak = rounded(figures.peak.value * best);
     to.gemm = curve(gemm, 1 / best);
+    const double most_rows = figures.gemm.back().second.value;
+    if (!figures.gemm_int8.empty()) to.int8_gain = rounded(figures.gemm_int8.back().second.value / most_rows);
     to.attention = curve(attention, 1 / best);
     to.attention_keys = curve(keys, 1 / keys.back().second.value);
     const double online = figures.attention.back().second.value,
@@ -185,6 +191,9 @@ class Calibration {
            fmt::format("matrix multiplications of a layer of width {}, relative to the peak; a rank with more "
                        "rows divides them into chunks{}",
                        machine::kLayerWidth, worst(figures.gemm)));
+    for (const auto& [rows, value] : figures.gemm_int8)
+      remark(name + ".int8_gain", fmt::format("{:.1f} % of the peak instead of {:.1f} %, {} rows{}", 100 * value.value,
+                                              100 * most_rows, rows, spread_text(value.spread)));
     remark(name + ".attention", fmt::format("kernel {} with its tiles, by queries, {} keys{}{}", figures.kernel,
                                             kLongKeys, worst(figures.attention), tiles_text(figures)));
     remark(name + ".attention_keys", fmt::format("{} queries{}", kLongKeys, worst(figures.attention_keys)));

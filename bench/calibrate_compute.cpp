@@ -8,7 +8,8 @@ namespace zoetrope::bench {
 namespace {
 
 // Up to the size of a chunk of the transformer: more rows are more chunks (models/wan/transformer/workspace.h).
-constexpr int64_t kGemmRows[] = {64, 256, 1024};
+constexpr int64_t kMostGemmRows = 1024;
+constexpr int64_t kGemmRows[] = {64, 256, kMostGemmRows};
 constexpr int64_t kShorter[] = {64, 256, 1024};  // than kLongKeys
 constexpr int64_t kTileRows[] = {64, 128, 512};  // 256 is the built-in size
 constexpr int64_t kHostReadMatrices = 16;        // of all readers of a host
@@ -25,9 +26,11 @@ struct Case {
 // change within seconds, and a disturbance should affect one repeat of every case, not all repeats of one.
 class DtypeMeter {
  public:
-  DtypeMeter(CalibrationRank& rank, const machine::LayerWeights& weights, const ComputeNotes& notes)
+  DtypeMeter(CalibrationRank& rank, const machine::LayerWeights& weights, const machine::LayerWeights* int8,
+             const ComputeNotes& notes)
       : rank_(rank),
         weights_(weights),
+        int8_(int8),
         notes_(notes),
         dtype_(weights.dtype()),
         name_(dtype_ == DType::kBF16 ? "bf16" : "float32"),
@@ -48,10 +51,9 @@ class DtypeMeter {
   }
 
   void add_cases() {
-    for (const int64_t rows : kGemmRows) {
-      auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights_, rows);
-      cases_.push_back({&figures_.gemm, "gemm", "rows", rows, [gemms] { return gemms->next(); }});
-    }
+    for (const int64_t rows : kGemmRows) multiply(&figures_.gemm, "gemm", weights_, rows);
+    // Hosts of different CPUs must measure the same cases.
+    if (rank_.least(int8_ != nullptr ? 1 : 0) == 1) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows);
     using kernels::Softmax;
     for (const int64_t size : kShorter)
       attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys, Softmax::kOnline);
@@ -66,6 +68,10 @@ class DtypeMeter {
         attend({&figures_.tile_rows, "attention", "rows a tile", rows, {}}, kLongKeys, kLongKeys, Softmax::kOnline,
                rows);
     cases_.push_back({&figures_.convolution, "convolution", "taps", 27, [this] { return convolutions_.next(); }});
+  }
+  void multiply(MeasuredCurve* curve, const char* figure, const machine::LayerWeights& weights, int64_t rows) {
+    auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights, rows);
+    cases_.push_back({curve, figure, "rows", rows, [gemms] { return gemms->next(); }});
   }
   void attend(Case one, int64_t queries, int64_t keys, kernels::Softmax softmax, int64_t tile = 0) {
     auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, softmax, tile);
@@ -137,6 +143,7 @@ class DtypeMeter {
 
   CalibrationRank& rank_;
   const machine::LayerWeights& weights_;
+  const machine::LayerWeights* int8_;
   const ComputeNotes& notes_;
   DType dtype_;
   std::string name_;
@@ -151,8 +158,9 @@ Isa calibrated_isa(CalibrationRank& rank, DType dtype) {
   return isa_of_kernel(AttentionWork(rank.stream(), dtype, 1, 1).implementation());
 }
 
-DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& weights, const ComputeNotes& notes) {
-  return DtypeMeter(rank, weights, notes).measure();
+DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& weights,
+                           const machine::LayerWeights* int8, const ComputeNotes& notes) {
+  return DtypeMeter(rank, weights, int8, notes).measure();
 }
 
 Measured measure_memory(CalibrationRank& rank) {

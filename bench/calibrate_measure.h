@@ -27,6 +27,7 @@ struct DtypeFigures {
   std::string peak_of, kernel;        // instruction set whose peak it is, implementation of attention
   Measured peak;                      // multiply-adds of it, FLOP/s per rank
   MeasuredCurve gemm;                 // of the peak, by rows
+  MeasuredCurve gemm_int8;            // the same in int8, at the most rows; empty where the CPU cannot
   MeasuredCurve attention;            // of the peak, online, by queries with kLongKeys keys
   MeasuredCurve attention_keys;       // the same, by keys with kLongKeys queries
   MeasuredCurve tile_rows;            // the same, by rows of a tile, where there are tiles
@@ -44,7 +45,9 @@ struct ComputeNotes {
   std::function<void(const std::string& figure, const std::string& at, const std::string& value, double spread)> found;
 };
 
-DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& weights, const ComputeNotes& notes);
+// `int8`: the same weights in int8, null where they are not measured.
+DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& weights,
+                           const machine::LayerWeights* int8, const ComputeNotes& notes);
 
 // The instruction set that limits matrix multiplication and attention of a dtype on this machine.
 Isa calibrated_isa(CalibrationRank& rank, DType dtype);

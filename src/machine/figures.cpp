@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not from a machine: the file was edited or damaged.
@@ -55,13 +55,17 @@ struct Size {
   int64_t DtypeRates::*field;
 };
 constexpr Size kSizes[] = {{"gemm_rows", &DtypeRates::gemm_rows}, {"attention_tokens", &DtypeRates::attention_tokens}};
-constexpr const char* kGainName = "fixed_max_gain";
+struct Gain {
+  const char* name;
+  double DtypeRates::*field;
+};
+constexpr Gain kGains[] = {{"int8_gain", &DtypeRates::int8_gain}, {"fixed_max_gain", &DtypeRates::fixed_max_gain}};
 
 nlohmann::json to_json(const DtypeRates& rates) {
   nlohmann::json json;
   for (const auto& entry : kRates) json[entry.name] = rates.*entry.field;
   for (const Size& size : kSizes) json[size.name] = rates.*size.field;
-  json[kGainName] = rates.fixed_max_gain;
+  for (const Gain& gain : kGains) json[gain.name] = rates.*gain.field;
   return json;
 }
 
@@ -70,7 +74,7 @@ DtypeRates rates_of(const JsonObject& json) {
   for (const auto& entry : kRates)
     rates.*entry.field = json.get_between(entry.name, entry.bounds.low, entry.bounds.high);
   for (const Size& size : kSizes) rates.*size.field = json.get_between<int64_t>(size.name, 1, kMostRows);
-  rates.fixed_max_gain = json.get_between(kGainName, kGain.low, kGain.high);
+  for (const Gain& gain : kGains) rates.*gain.field = json.get_between(gain.name, kGain.low, kGain.high);
   return rates;
 }
 
@@ -82,7 +86,10 @@ DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
   DtypeRates best = a;
   for (const auto& entry : kRates) best.*entry.field = std::max(a.*entry.field, b.*entry.field);
   // A rate belongs to the size at which it was measured, a gain to the rate beside which it was.
-  if (b.gemm > a.gemm) best.gemm_rows = b.gemm_rows;
+  if (b.gemm > a.gemm) {
+    best.gemm_rows = b.gemm_rows;
+    best.int8_gain = b.int8_gain;
+  }
   if (b.attention > a.attention) {
     best.attention_tokens = b.attention_tokens;
     best.fixed_max_gain = b.fixed_max_gain;
@@ -107,7 +114,8 @@ MachineKey this_machine() {
   const kernels::CpuFeatures& cpu = kernels::cpu_features();
   std::vector<const char*> sets;
   for (const auto& [has, name] : {std::pair(cpu.avx2, "avx2"), std::pair(cpu.avx512, "avx512"),
-                                  std::pair(cpu.avx512_bf16, "avx512_bf16"), std::pair(cpu.amx_bf16, "amx_bf16")})
+                                  std::pair(cpu.avx512_bf16, "avx512_bf16"), std::pair(cpu.avx_vnni, "avx_vnni"),
+                                  std::pair(cpu.avx512_vnni, "avx512_vnni"), std::pair(cpu.amx_bf16, "amx_bf16")})
     if (has) sets.push_back(name);
   return {kernels::cpu_model(), available_threads(), fmt::to_string(fmt::join(sets, " ")), version()};
 }

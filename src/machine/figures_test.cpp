@@ -35,6 +35,7 @@ TEST(Figures, AreReadAsTheyWereWritten) {
     EXPECT_EQ((again->figures.*rates).peak, (expected.*rates).peak);
     EXPECT_EQ((again->figures.*rates).gemm, (expected.*rates).gemm);
     EXPECT_EQ((again->figures.*rates).gemm_rows, (expected.*rates).gemm_rows);
+    EXPECT_EQ((again->figures.*rates).int8_gain, (expected.*rates).int8_gain);
     EXPECT_EQ((again->figures.*rates).attention, (expected.*rates).attention);
     EXPECT_EQ((again->figures.*rates).attention_tokens, (expected.*rates).attention_tokens);
     EXPECT_EQ((again->figures.*rates).fixed_max_gain, (expected.*rates).fixed_max_gain);
@@ -83,7 +84,8 @@ TEST(Figures, DamagedFilesAreNone) {
   EXPECT_FALSE(changed("\"copy\": ", "\"copy\": \"fast\", \"was\": "));
   EXPECT_FALSE(changed("\"copy\"", "\"cop\""));
   EXPECT_FALSE(changed("\"gemm_rows\": ", "\"gemm_rows\": 0, \"was\": "));
-  EXPECT_FALSE(changed("\"format\": 2", "\"format\": 1"));
+  EXPECT_FALSE(changed("\"format\": 3", "\"format\": 2")) << "measured again";
+  EXPECT_FALSE(changed("\"int8_gain\": ", "\"int8_gain\": 1000, \"was\": "));
   EXPECT_FALSE(changed("\"fixed_max_gain\": ", "\"fixed_max_gain\": 1000, \"was\": "));
   EXPECT_FALSE(recall(folder.write("x.json", whole + std::string(1 << 17, ' ')), kKey)) << "longer than any";
 }
@@ -107,10 +109,12 @@ TEST(Figures, TheBetterOfTwo) {
   Figures a = test_figures(1), b = test_figures(2);
   a.bf16.gemm = 9e12;
   a.bf16.gemm_rows = 64;
+  a.bf16.int8_gain = 1.5;
   const Figures best = best_of(a, b), other = best_of(b, a);
   for (const Figures& one : {best, other}) {
     EXPECT_EQ(one.bf16.gemm, 9e12);
     EXPECT_EQ(one.bf16.gemm_rows, 64) << "a rate comes with its size";
+    EXPECT_EQ(one.bf16.int8_gain, 1.5) << "and with what int8 gains at that size";
     EXPECT_EQ(one.bf16.peak, b.bf16.peak);
     EXPECT_EQ(one.float32.attention, b.float32.attention);
     EXPECT_EQ(one.copy, b.copy);

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "base/available_cores.h"
 #include "base/error.h"
 #include "base/words.h"
+#include "kernels/gemm/packed.h"
 #include "machine/layer_work.h"
 #include "machine/peak.h"
 
@@ -19,7 +22,8 @@ namespace {
 constexpr double kGemmShare = 0.40, kAttentionShare = 0.35, kConvolutionShare = 0.35, kPeakWindow = 0.02;
 constexpr double kDtypeShares = kGemmShare + kAttentionShare + kConvolutionShare + 3 * kPeakWindow;
 constexpr double kCopyShare = 0.20, kPackShare = 0.25, kTokenShare = 0.15;
-constexpr double kShares = 2 * kDtypeShares + kCopyShare + kPackShare + kTokenShare;
+constexpr double kInt8Share = 0.07;  // for packing; the multiplications share the time of those in bf16
+constexpr double kShares = 2 * kDtypeShares + kInt8Share + kCopyShare + kPackShare + kTokenShare;
 static_assert(kShares <= kFirstUseSeconds);
 
 // A size must be able to run once to warm up and a few times to be timed, at a rate that kernels reach easily; the rest
@@ -80,20 +84,31 @@ class Meter {
 
   void measure(DType dtype) {
     const Isa isa = isa_of_kernel(AttentionWork(stream_, dtype, 1, 1).implementation());
-    DtypeRates& rates = dtype == DType::kBF16 ? figures_.bf16 : figures_.float32;
+    const bool bf16 = dtype == DType::kBF16, in_int8 = bf16 && !kernels::packed_layouts(DType::kI8).empty();
+    DtypeRates& rates = bf16 ? figures_.bf16 : figures_.float32;
     const auto fits = [&](std::span<const int64_t> sizes, double deadline, const std::function<double(int64_t)>& flop) {
       const double rate = kEasyFraction * rates.peak;
       return size_within(
           sizes, [&](int64_t size) { return flop(size) / rate; }, kRuns, left(deadline));
     };
     {
-      const double deadline = budget_.deadline(kGemmShare + kPeakWindow);
+      const double deadline = budget_.deadline(kGemmShare + (bf16 ? kInt8Share : 0) + kPeakWindow);
       peak(isa, rates);
       const LayerWeights weights(stream_.team(), dtype);
+      std::optional<LayerWeights> int8_weights;
+      if (in_int8) int8_weights.emplace(stream_.team(), DType::kI8);
       rates.gemm_rows = fits(kGemmRows, deadline, [](int64_t rows) { return LayerGemms::flop(rows); });
       LayerGemms gemms(stream_, weights, rates.gemm_rows);
-      rates.gemm = best(deadline, [&] { return gemms.all(); });
-      if (dtype == DType::kBF16) tokens(weights);
+      std::vector<std::function<double()>> works{[&] { return gemms.all(); }};
+      std::optional<LayerGemms> int8;
+      if (in_int8) {
+        int8.emplace(stream_, *int8_weights, rates.gemm_rows);
+        works.emplace_back([&] { return int8->all(); });
+      }
+      const std::vector<double> found = best_each(deadline, works);
+      rates.gemm = found[0];
+      if (in_int8) rates.int8_gain = found[1] / found[0];
+      if (bf16) tokens(weights);
     }
     {
       const double deadline = budget_.deadline(kAttentionShare + kPeakWindow);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/test_folder.h"
+#include "kernels/gemm/packed.h"
 #include "machine/test_figures.h"
 
 namespace zoetrope::machine {
@@ -276,6 +277,8 @@ TEST_F(FirstUseTest, EveryFigureIsFound) {
   }
   remember(path(), this_machine(), {figures, "2026-01-02", 1});
   EXPECT_TRUE(recall(path(), this_machine())) << "all within bounds";
+  EXPECT_EQ(figures.bf16.int8_gain == 1, kernels::packed_layouts(DType::kI8).empty()) << "measured where there is any";
+  EXPECT_EQ(figures.float32.int8_gain, 1);
 }
 
 }  // namespace

@@ -55,15 +55,15 @@ double convolution_flop(int64_t channels, int64_t columns, int64_t rows) {
 
 }  // namespace
 
-LayerWeights::LayerWeights(ThreadTeam& team, DType dtype) : dtype_(dtype) {
+LayerWeights::LayerWeights(ThreadTeam& team, DType packed) : dtype_(packed == DType::kI8 ? DType::kBF16 : packed) {
   constexpr int64_t kSizes[kMatrices][2] = {{3 * kD, kD}, {kD, kD}, {kF, kD}, {kD, kF}};
   for (size_t i = 0; i < kMatrices; ++i) {
     kernels::PackedMatrix& matrix = matrices_[i];
     matrix.n = kSizes[i][0];
     matrix.k = kSizes[i][1];
-    matrix.dtype = dtype;
-    matrix.layout = kernels::packed_layout(dtype);
-    const Tensor stored = filled(team, dtype, {matrix.n, matrix.k}, 0.02F);
+    matrix.dtype = packed;
+    matrix.layout = kernels::packed_layout(packed);
+    const Tensor stored = filled(team, dtype_, {matrix.n, matrix.k}, 0.02F);
     packed_[i] = Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(kernels::packed_bytes(matrix))});
     const TensorView view = stored;
     kernels::pack({&view, 1}, matrix, packed_[i].data<std::byte>());

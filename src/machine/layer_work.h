@@ -27,12 +27,12 @@ inline constexpr int64_t kLayerHeadDim = 128;
 // them.
 class LayerWeights {
  public:
-  LayerWeights(ThreadTeam& team, DType dtype);
+  LayerWeights(ThreadTeam& team, DType packed);  // F32, BF16, or I8 where packed_layouts() has any of it
   const kernels::PackedMatrix& qkv() const { return matrices_[0]; }
   const kernels::PackedMatrix& out() const { return matrices_[1]; }
   const kernels::PackedMatrix& up() const { return matrices_[2]; }
   const kernels::PackedMatrix& down() const { return matrices_[3]; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  // of activations
 
  private:
   static constexpr size_t kMatrices = 4;

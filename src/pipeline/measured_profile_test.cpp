@@ -25,6 +25,7 @@ TEST(MeasuredProfile, GoesThroughTheMeasuredPoints) {
       EXPECT_NEAR(compute->peak * compute->gemm.at(static_cast<double>(rates->gemm_rows)) / rates->gemm, 1, 1e-9);
       EXPECT_NEAR(compute->peak * compute->attention.at(tokens) * compute->attention_keys.at(tokens) / rates->attention,
                   1, 1e-9);
+      EXPECT_EQ(compute->int8_gain, rates->int8_gain);
       EXPECT_EQ(compute->fixed_max_gain, rates->fixed_max_gain);
       EXPECT_NEAR(compute->peak * compute->convolution / rates->convolution, 1, 1e-9);
       EXPECT_EQ(compute->peak, rates->peak) << "nothing was faster";

@@ -40,9 +40,10 @@ class Curve {
 
 // What a device does with one dtype.
 struct ComputeFigures {
-  double peak = 0;  // FLOP/s (the file: TFLOP/s)
-  Curve gemm;       // fraction of the peak by rows of the left operand on a device
-  Curve attention;  // online softmax, by rows of a query tile (block_q)
+  double peak = 0;       // FLOP/s (the file: TFLOP/s)
+  Curve gemm;            // fraction of the peak by rows of the left operand on a device
+  double int8_gain = 1;  // factor on `gemm` for matrices that are multiplied in int8
+  Curve attention;       // online softmax, by rows of a query tile (block_q)
   // Factor on `attention` by the keys of a block: short blocks pay for their ends. Empty: 1.
   Curve attention_keys;
   double fixed_max_gain = 1;  // factor on `attention` with fixed-max softmax

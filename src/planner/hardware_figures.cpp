@@ -15,6 +15,7 @@ constexpr Bounds::Zero kZeroToo = Bounds::Zero::kZeroToo;
 
 constexpr Bounds kFraction{1e-6, 1};
 constexpr Bounds kShare{0, 1};
+constexpr Bounds kGain{0.1, 10};
 constexpr Bounds kPeak{1e-4, 1e5};                // TFLOP/s: a slow core … far beyond any chip
 constexpr Bounds kMemory{0.01, 1e5};              // GB
 constexpr Bounds kMemoryBandwidth{0.1, 1e5};      // GB/s
@@ -282,6 +283,8 @@ const std::vector<Figure<ComputeFigures>>& figures() {
       {"peak", &P::peak, Unit::kTeraFlops, kPeak, Need::kRequired, "per device, dense"},
       {"gemm", &P::gemm, Unit::kNone, kFraction, Need::kRequired,
        "fraction of the peak in matrix multiplications, by rows per device"},
+      {"int8_gain", &P::int8_gain, Unit::kNone, kGain, Need::kOptional,
+       "factor on gemm for matrices that are multiplied in int8"},
       {"attention", &P::attention, Unit::kNone, kFraction, Need::kRequired,
        "fraction of the peak with online softmax, by rows of a query tile"},
       {"attention_keys",
@@ -290,11 +293,7 @@ const std::vector<Figure<ComputeFigures>>& figures() {
        {1e-3, 2},
        Need::kOptional,
        "factor on attention by the keys of a block; none: 1"},
-      {"fixed_max_gain",
-       &P::fixed_max_gain,
-       Unit::kNone,
-       {0.1, 10},
-       Need::kOptional,
+      {"fixed_max_gain", &P::fixed_max_gain, Unit::kNone, kGain, Need::kOptional,
        "factor on attention with fixed-max softmax"},
       {"convolution", &P::convolution, Unit::kNone, kFraction, Need::kOptional, "fraction of the peak in the VAE"},
   };

@@ -62,6 +62,12 @@ double Prices::gemm(double flop, int64_t tokens, int64_t batch) const {
   return flop * share / (compute_.gemm.at(rows) * compute_.peak);
 }
 
+double Prices::layer_gemms(int tensor, int64_t tokens, int64_t batch) const {
+  const double flop = work_.layer_flop(tensor), linear = flop - work_.cross_flop / tensor;
+  const double saved = linear * work_.int8_share * (1 - 1 / compute_.int8_gain);
+  return gemm(flop - saved, tokens, batch);
+}
+
 double Prices::tokens(int64_t tokens, int64_t batch) const {
   const double width = static_cast<double>(work_.width) / static_cast<double>(hardware_.token_width);
   return hardware_.token_seconds * width * static_cast<double>(tokens * batch);
@@ -256,7 +262,7 @@ void LayerWalk::before_attention() {
     const int64_t tokens = tokens_of(rank);
     const double flop = work_.layer_flop(tensor_);
     const double share = static_cast<double>(tokens * sizes_.batch) / static_cast<double>(sizes_.tokens);
-    compute(rank, kGemm, prices_.gemm(flop, tokens, sizes_.batch), &Breakdown::linear, flop * share);
+    compute(rank, kGemm, prices_.layer_gemms(tensor_, tokens, sizes_.batch), &Breakdown::linear, flop * share);
     compute(rank, kTokens, prices_.tokens(tokens, sizes_.batch), &Breakdown::tokens);
     compute(rank, kOverhead, hardware_.layer_overhead * static_cast<double>(sizes_.batch), &Breakdown::overhead);
   }

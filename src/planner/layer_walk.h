@@ -31,6 +31,8 @@ class Prices {
 
   // Matrix multiplications over `tokens` of each of `batch` sequences; `flop` is that of all tokens.
   double gemm(double flop, int64_t tokens, int64_t batch) const;
+  // Those of a layer, and cross-attention: of the tensor rank with most.
+  double layer_gemms(int tensor, int64_t tokens, int64_t batch) const;
   double tokens(int64_t tokens, int64_t batch) const;
   // All queries of `heads` heads with one block of keys, tiles padded.
   double attention(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;

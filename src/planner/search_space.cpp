@@ -326,7 +326,7 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   const int64_t heads = ceil_div(work.heads / tensor, int64_t{context.ulysses});
   const auto layers = static_cast<double>(work.layers);
   Breakdown least;
-  least.linear = layers * prices.gemm(work.layer_flop(tensor), tokens, batch);
+  least.linear = layers * prices.layer_gemms(tensor, tokens, batch);
   least.tokens = layers * prices.tokens(tokens, batch);
   least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
   least.attention = layers * context.ring * prices.attention(queries, block, heads, batch);

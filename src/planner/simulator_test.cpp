@@ -282,6 +282,21 @@ TEST(Simulator, FixedMaxIsFasterAndGathersOnARing) {
               0.01);
 }
 
+TEST(Simulator, MatricesInInt8TakeAsMuchLessAsTheyGain) {
+  Work work = small_work();
+  HardwareProfile hardware = machine(4);
+  hardware.bf16.int8_gain = 1.6;
+  const auto linear = [&](const Configuration& made) { return simulate_step(work, hardware, made).critical().linear; };
+  EXPECT_DOUBLE_EQ(linear(configuration(1, 1, 1)), 3 * linear_seconds(work)) << "none are";
+  work.int8_share = 0.75;
+  work.ends_flop = 2e9;  // patch embedding and projection stay in bf16, and so does cross-attention
+  const double expected = 3 * (0.75 * 3e9 / 1.6 + 0.25 * 3e9 + 1e9) + 2e9;
+  EXPECT_NEAR(linear(configuration(1, 1, 1)), expected / kPeak, 1e-12);
+  EXPECT_NEAR(linear(configuration(1, 2, 2)), expected / kPeak / 4, 1e-12);
+  hardware.bf16.int8_gain = 1;
+  EXPECT_NEAR(linear(configuration(1, 1, 1)), (3 * 4e9 + 2e9) / kPeak, 1e-12) << "a profile that does not say it";
+}
+
 TEST(Simulator, OutputsOfRingBlocksAreMergedWhereTheProfileSaysSo) {
   const Work work = small_work();
   HardwareProfile hardware = machine(4);

@@ -385,6 +385,8 @@ TEST(TensorSearch, ABoundIsNoMoreThanWhatIsSimulated) {
       q.hardware.token_width = 768;
       for (const int64_t tokens : {int64_t{8192}, int64_t{1001}}) {
         q.work.tokens = tokens;
+        q.work.int8_share = tokens == 1001 ? 0.9 : 0;
+        q.hardware.bf16.int8_gain = latency > 0 ? 1.8 : 0.5;
         for (const LinkKind kind : {LinkKind::kSwitch, LinkKind::kBus, LinkKind::kTorus}) {
           q.hardware.links[0].kind = kind;
           q.hardware.links[0].shape = {16};

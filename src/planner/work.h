@@ -24,6 +24,7 @@ struct Work {
   int64_t element_bytes = 2;
   int64_t text_rows = 512;
   double linear_flop = 0;  // of a layer: all its matrix multiplications, all tokens
+  double int8_share = 0;   // of linear_flop, in int8: the mean of all layers
   double cross_flop = 0;   // of a layer: cross-attention's q·kᵀ and p·v, all tokens
   double ends_flop = 0;    // patch embedding and projection, once a forward, all tokens
   // Tensor ranks divide linear_flop and cross_flop by heads, but of linear_flop this part in so many units; 0: evenly.

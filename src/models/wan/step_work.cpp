@@ -99,6 +99,14 @@ planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const
   return weights;
 }
 
+// Of the operations that `linear_flop` of every layer counts. All matrices that the table has in int8 are among them.
+double int8_share(const TransformerConfig& config, DType dtype, double tokens, double linear_flop) {
+  double elements = 0;
+  for (const io::TensorSpec& spec : transformer_tensors(config))
+    if (spec.packed_dtype(dtype) == DType::kI8) elements += static_cast<double>(spec.shape.size());
+  return 2 * tokens * elements / (linear_flop * static_cast<double>(config.block_count()));
+}
+
 }  // namespace
 
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
@@ -116,6 +124,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.text_rows = size.text_rows;
   const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows, image_rows(config, size));
   work.linear_flop = flop.linear;
+  work.int8_share = int8_share(config, size.transformer, static_cast<double>(work.tokens), flop.linear);
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;
   work.hidden_flop = flop.feed_forward;

@@ -86,6 +86,29 @@ TEST(StepWork, CountsTheControlStream) {
   EXPECT_EQ(work(vace, size).tokens, 23 * 45 * 80);
 }
 
+// Of all layers: VACE's too, whose matrices between the streams are none of a layer's.
+TEST(StepWork, KnowsWhatIsMultipliedInInt8) {
+  ModelConfigs configs = model_1_3b();
+  const RunSize size = video(480, 832);
+  EXPECT_EQ(work(configs, size).int8_share, 0);
+  const TransformerConfig plain = configs.experts[0];
+  configs.experts[0] = plain.with_int8("inner");
+  const planner::Work inner = work(configs, size);
+  EXPECT_NEAR(inner.int8_share, 28.0 / 30, 1e-12);
+  EXPECT_LT(inner.weights.layer.count(), work(model_1_3b(), size).weights.layer.count() * 2 / 3) << "half the bytes";
+  configs.experts[0] = plain.with_int8("3,5-6");
+  EXPECT_NEAR(work(configs, size).int8_share, 0.1, 1e-12);
+  RunSize wide = size;
+  wide.transformer = DType::kF32;
+  EXPECT_EQ(work(configs, wide).int8_share, 0) << "only where the others are bf16";
+  TransformerConfig control = plain;
+  for (int64_t layer = 0; layer < 30; layer += 2) control.vace_layers.push_back(layer);
+  configs.experts[0] = control.with_int8("all");
+  EXPECT_NEAR(work(configs, size).int8_share, 1, 1e-12);
+  configs.experts[0] = control.with_int8("40");
+  EXPECT_NEAR(work(configs, size).int8_share, 1.0 / 45, 1e-12);
+}
+
 TEST(StepWork, IsThatOfTheFiveBillionModel) {
   ModelConfigs five = model_14b();
   TransformerConfig& config = five.experts[0];
