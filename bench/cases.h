@@ -50,9 +50,7 @@ OptionSet describe(KernelSettings& settings);
 Section bench_kernel(const KernelSettings& settings, const Progress& progress, Outcome& outcome);
 
 struct ProductSettings {
-  std::string shapes =
-      "1560x4608x1536,1560x1536x1536,1560x8960x1536,1560x1536x8960,7800x4608x1536,7800x1536x1536,7800x8960x1536,"
-      "7800x1536x8960";
+  std::string shapes;  // empty: the layers of a 1.3B block
   std::string dtype = "all";
   std::string threads = "1,all";
   int64_t repeat = 0;

@@ -21,6 +21,10 @@ using kernels::PackedMatrix;
 constexpr int kMostThreads = 4096;
 constexpr int64_t kMostSize = int64_t{1} << 20, kMostElements = int64_t{1} << 31;
 
+constexpr const char* kLayers =
+    "1560x4608x1536,1560x1536x1536,1560x8960x1536,1560x1536x8960,7800x4608x1536,7800x1536x1536,7800x8960x1536,"
+    "7800x1536x8960";
+
 struct ProductShape {
   int64_t rows = 0, columns = 0, terms = 0;
 };
@@ -156,7 +160,7 @@ OptionSet describe(ProductSettings& settings) {
 Section bench_product(const ProductSettings& settings, const Progress& progress, Outcome& outcome) {
   const bool all = settings.dtype == "all" && !kernels::packed_layouts(DType::kI8).empty();
   const std::vector<std::string> dtypes = choose_dtypes("dtype", all ? "bf16,int8,float32" : settings.dtype, true);
-  const std::vector<ProductShape> shapes = parse_products(settings.shapes);
+  const std::vector<ProductShape> shapes = parse_products(settings.shapes.empty() ? kLayers : settings.shapes);
   const std::vector<int> thread_counts = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   Section section;
   section.name = "product";
