@@ -261,18 +261,9 @@ class KernelBench {
 
   void add_times(const std::vector<PairedRepeat>& repeats, const AttentionData& data, const Choice& choice,
                  const problems::AttentionShape& shape) {
-    const std::vector<double> seconds = each(repeats, &PairedRepeat::seconds);
+    set_times(table_, repeats, data.flop(), choice.threads);
     const std::vector<double> fractions = each(repeats, &PairedRepeat::fraction);
-    const double gflops = data.flop() / minimum(seconds) * 1e-9;
-    table_.set("seconds_min", minimum(seconds));
-    table_.set("seconds_median", median(seconds));
-    table_.set("gflops", gflops);
-    table_.set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
-    table_.set("fraction_min", minimum(fractions));
-    table_.set("fraction", median(fractions));
-    table_.set("fraction_max", maximum(fractions));
-    if (choice.threads == 1) table_.set("cpu", median(each(repeats, &PairedRepeat::cpu_fraction)));
-    table_.set("repeats", static_cast<int64_t>(repeats.size()));
+    const double gflops = data.flop() / minimum(each(repeats, &PairedRepeat::seconds)) * 1e-9;
     ++timed_;
     if (shape.heads == 1 && shape.batch == 1 && shape.head_dim == 128 && shape.queries == shape.keys &&
         data.problem().mask == kernels::MaskKind::kNone) {

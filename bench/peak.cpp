@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/statistics.h"
+
 namespace zoetrope::bench {
 
 Isa fastest_isa(DType dtype, ThreadTeam& team) {
@@ -56,6 +58,20 @@ std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flo
     before = after;
   }
   return repeats;
+}
+
+void set_times(Table& table, const std::vector<PairedRepeat>& repeats, double flop, int threads) {
+  const std::vector<double> seconds = each(repeats, &PairedRepeat::seconds);
+  const std::vector<double> fractions = each(repeats, &PairedRepeat::fraction);
+  table.set("seconds_min", minimum(seconds));
+  table.set("seconds_median", median(seconds));
+  table.set("gflops", flop / minimum(seconds) * 1e-9);
+  table.set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
+  table.set("fraction_min", minimum(fractions));
+  table.set("fraction", median(fractions));
+  table.set("fraction_max", maximum(fractions));
+  if (threads == 1) table.set("cpu", median(each(repeats, &PairedRepeat::cpu_fraction)));
+  table.set("repeats", static_cast<int64_t>(repeats.size()));
 }
 
 }  // namespace zoetrope::bench

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "bench/report.h"
 #include "machine/peak.h"
 
 namespace zoetrope::bench {
@@ -51,5 +52,9 @@ struct PairedOptions {
 // may look at its result, and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check = {});
+
+// In the row that was begun, the columns of what was timed so: seconds, rates, parts of the peak, repeats; with one
+// thread also the part by CPU time.
+void set_times(Table& table, const std::vector<PairedRepeat>& repeats, double flop, int threads);
 
 }  // namespace zoetrope::bench

@@ -8,7 +8,6 @@
 #include "bench/attention_data.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
-#include "bench/statistics.h"
 #include "bench/words.h"
 #include "kernels/gemm/packed.h"
 #include "tensor/half.h"
@@ -128,20 +127,6 @@ DType dtype_of_word(const std::string& word) {
   return word == "int8" ? DType::kI8 : word == "bf16" ? DType::kBF16 : DType::kF32;
 }
 
-void add_times(Table& table, const std::vector<PairedRepeat>& repeats, double flop, int threads) {
-  const std::vector<double> seconds = each(repeats, &PairedRepeat::seconds);
-  const std::vector<double> fractions = each(repeats, &PairedRepeat::fraction);
-  table.set("seconds_min", minimum(seconds));
-  table.set("seconds_median", median(seconds));
-  table.set("gflops", flop / minimum(seconds) * 1e-9);
-  table.set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
-  table.set("fraction_min", minimum(fractions));
-  table.set("fraction", median(fractions));
-  table.set("fraction_max", maximum(fractions));
-  if (threads == 1) table.set("cpu", median(each(repeats, &PairedRepeat::cpu_fraction)));
-  table.set("repeats", static_cast<int64_t>(repeats.size()));
-}
-
 }  // namespace
 
 OptionSet describe(ProductSettings& settings) {
@@ -206,7 +191,7 @@ Section bench_product(const ProductSettings& settings, const Progress& progress,
           continue;
         }
         const PairedOptions options{.repeats = static_cast<int>(settings.repeat), .window = settings.window};
-        add_times(section.table,
+        set_times(section.table,
                   time_beside_peak(fastest_isa(product.matrix.dtype, stream.team()), stream.team(), product.flop(),
                                    options, [&] { product.run(stream); }),
                   product.flop(), threads);
