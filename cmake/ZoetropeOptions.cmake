@@ -31,7 +31,7 @@ if(ZOETROPE_SANITIZE)
   add_link_options(-fsanitize=${ZOETROPE_SANITIZE})
   # GCC 12 warns of what is not there in instrumented code, of std::regex first of all.
   target_compile_options(zoetrope_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
   if(ZOETROPE_SANITIZE MATCHES "thread")
     target_compile_options(zoetrope_flags INTERFACE -Wno-tsan)
   endif()
