@@ -31,6 +31,7 @@ extern const Command kCompletion;
 extern const Command kConvert;
 extern const Command kGenerate;
 extern const Command kInspect;
+extern const Command kInt8;
 extern const Command kMan;
 extern const Command kPlan;
 extern const Command kRun;

@@ -125,9 +125,9 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 const std::vector<const Command*>& commands() {
-  static const std::vector<const Command*> all{&kAttention, &kBench,      &kCalibrate, &kCompletion, &kConvert,
-                                               &kGenerate,  &kInspect,    &kMan,       &kPlan,       &kRun,
-                                               &kServe,     &kSynthesize, &kTune,      &kVerify};
+  static const std::vector<const Command*> all{&kAttention, &kBench,   &kCalibrate,  &kCompletion, &kConvert,
+                                               &kGenerate,  &kInspect, &kInt8,       &kMan,        &kPlan,
+                                               &kRun,       &kServe,   &kSynthesize, &kTune,       &kVerify};
   return all;
 }
 

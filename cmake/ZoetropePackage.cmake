@@ -1,7 +1,7 @@
 # What `./run package` packs with CPack: zoetrope_VERSION_amd64.deb, and zoetrope-video_VERSION_amd64.deb with the library
 # that links FFmpeg. Man pages and completions are printed by the program that was built.
 set(manual ${PROJECT_BINARY_DIR}/manual)
-foreach(command "" attention bench calibrate completion convert generate inspect man plan run serve synthesize tune verify)
+foreach(command "" attention bench calibrate completion convert generate inspect int8 man plan run serve synthesize tune verify)
   set(page zoetrope)
   if(command)
     set(page zoetrope-${command})

@@ -77,9 +77,15 @@ struct ModelOptions {
   // Of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are multiplied
   // in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
   DType dtype = DType::kBF16;
-  // With dtype I8, which blocks: "inner" (all but the first and the last), "all", or numbers and ranges ("1-28"),
-  // where VACE's control blocks count on behind the model's.
+  // With dtype I8, which blocks: "inner" (all but the first and the last), "all", numbers and ranges ("1-28"), where
+  // VACE's control blocks count on behind the model's, or "auto": as many as `budget` allows, by what `zoetrope int8`
+  // measured of this model. Throws Error where that is missing, or the budget is less than one block costs.
   std::string int8_layers = "inner";
+  std::string int8_calibration;  // the file of `zoetrope int8`; empty: zoetrope/int8.json in the user's cache folder
+  // How far the velocity of a step may be off that of bf16 (relative L2), for what is chosen by its error:
+  // int8_layers=auto, and the threshold of a step cache that has none. Unset: 0.02 for int8_layers, and the threshold
+  // as published.
+  std::optional<double> budget;
   DType text_encoder_dtype = DType::kF32;  // of the text encoder's
   DType vae_dtype = DType::kF32;           // of the VAE's
 

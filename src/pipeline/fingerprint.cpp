@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/input_file.h"
 #include "models/lora/lora.h"
+#include "pipeline/int8_calibration.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -26,6 +27,8 @@ class Lines {
     add(name, file.hash(io::TensorFile::Sample::kEnds));
   }
 
+  void words(const std::string& name, const std::string& value) { text_ += fmt::format("{}={}\n", name, value); }
+
   const std::string& text() const { return text_; }
 
  private:
@@ -35,11 +38,30 @@ class Lines {
     if (inside.empty() || *inside.begin() == "..") return file.filename().string();
     return fmt::format("model/{}", inside.generic_string());
   }
-  void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
+  void add(const std::string& name, uint64_t hash) { words(name, fmt::format("{:016x}", hash)); }
 
   const fs::path& folder_;
   std::string text_;
 };
+
+constexpr const char* kExperts[] = {"transformer", "transformer_2"};
+
+void add_component(Lines& lines, const ModelFolder& model, const ComponentWeights& weights, const char* name) {
+  lines.whole(model.folder / name / "config.json");
+  const io::Checkpoint* checkpoint = weights.checkpoint();
+  if (checkpoint == nullptr) return;  // random: equal where the configs are
+  lines.whole(checkpoint->index());
+  for (const auto& file : checkpoint->files()) lines.weights(*file);
+}
+
+void add_expert(Lines& lines, const ModelFolder& model, size_t i) {
+  const Expert& expert = model.experts[i];
+  add_component(lines, model, expert.weights, kExperts[i]);
+  for (const lora::Lora& lora : expert.loras) {
+    lines.weights(*io::TensorFile::open(lora.file),
+                  fmt::format("{} lora {}", kExperts[i], lora.file.filename().string()));
+  }
+}
 
 }  // namespace
 
@@ -51,28 +73,33 @@ std::string fingerprint(const ModelFolder& model) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "spiece.model"}) {
     lines.whole(model.tokenizer_folder / name);
   }
-  const auto component = [&](const ComponentWeights& weights, const char* name) {
-    lines.whole(model.folder / name / "config.json");
-    const io::Checkpoint* checkpoint = weights.checkpoint();
-    if (checkpoint == nullptr) return;  // random: equal where the configs are
-    lines.whole(checkpoint->index());
-    for (const auto& file : checkpoint->files()) lines.weights(*file);
-  };
-  component(model.text_encoder, "text_encoder");
-  const char* experts[] = {"transformer", "transformer_2"};
+  add_component(lines, model, model.text_encoder, "text_encoder");
   for (size_t i = 0; i < model.experts.size(); ++i) {
-    component(model.experts[i].weights, experts[i]);
-    for (const lora::Lora& lora : model.experts[i].loras) {
-      lines.weights(*io::TensorFile::open(lora.file),
-                    fmt::format("{} lora {}", experts[i], lora.file.filename().string()));
-    }
+    add_expert(lines, model, i);
+    if (const auto& blocks = model.experts[i].config.int8_blocks; !blocks.empty())
+      lines.words(fmt::format("{} blocks in int8", kExperts[i]), block_ranges(blocks));
   }
-  component(model.vae, "vae");
+  add_component(lines, model, model.vae, "vae");
   if (model.image_encoder) {
-    component(model.image_encoder->weights, "image_encoder");
+    add_component(lines, model, model.image_encoder->weights, "image_encoder");
     lines.whole(model.folder / "image_processor" / "preprocessor_config.json");
   }
   return lines.text();
+}
+
+std::string transformer_identity(const ModelFolder& model, size_t expert) {
+  const Expert& of = model.experts.at(expert);
+  Lines lines(model.folder);
+  add_expert(lines, model, expert);
+  uint64_t hash = fnv1a64(fmt::format("{} {}", of.config.block_count(), of.weights.random_seed().value_or(0)));
+  const std::string& text = lines.text();
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    hash = fnv1a64(text.substr(text.rfind('=', end), end - text.rfind('=', end)), hash);
+    begin = end + 1;
+  }
+  for (const lora::Lora& lora : of.loras) hash = fnv1a64(fmt::format("{}", lora.strength), hash);
+  return fmt::format("{:016x}", hash);
 }
 
 }  // namespace zoetrope::pipeline

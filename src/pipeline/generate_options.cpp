@@ -200,7 +200,12 @@ OptionSet describe_options(GenerateOptions& o) {
              zoetrope::dtype_word)
       .text("int8_layers", o.int8_layers,
             "with dtype=int8, blocks: inner is all but the first and the last, or all, or numbers and ranges, as "
-            "1-28")
+            "1-28; auto: as many as budget= allows, by what `zoetrope int8` measured")
+      .text("int8_calibration", o.int8_calibration,
+            "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
+      .number("budget", o.budget, {1e-6, 1},
+              "most relative L2 error of a step's velocity against bf16, of int8_layers=auto and of cache=mag or tea "
+              "without a threshold; unset: 0.02, and the threshold as published")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
@@ -306,6 +311,10 @@ void check_ranges(const GenerateOptions& options) {
   }
   if (options.dtype != DType::kI8 && options.int8_layers != ModelOptions().int8_layers)
     fail("int8_layers={}: is of dtype=int8; set that, or leave int8_layers out", options.int8_layers);
+  const bool chosen = options.int8_layers == kChosenLayers;
+  if (!options.int8_calibration.empty() && !chosen)
+    fail("int8_calibration={}: is of int8_layers=auto; set that, or leave int8_calibration out",
+         options.int8_calibration);
   GenerateOptions copy;
   OptionSet set = describe_options(copy);
   for (const auto& [key, value] : changed_settings(options)) {

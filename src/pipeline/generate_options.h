@@ -16,6 +16,9 @@ inline constexpr const char* kHardwareHelp =
     "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope calibrate` or "
     "a first use measured on this machine";
 
+// The value of int8_layers that leaves the choice to a budget.
+inline constexpr const char* kChosenLayers = "auto";
+
 // Everything that `zoetrope generate` runs with.
 struct GenerateOptions : ModelOptions, Request {
   std::string model;               // checkpoint folder; with random weights a name of configs/ too

@@ -12,8 +12,10 @@
 #include "models/wan/tensor_tables.h"
 #include "pipeline/comfy_folder.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
+#include "pipeline/int8_calibration.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/weight_memory.h"
 
@@ -298,13 +300,50 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
   return model;
 }
 
+namespace {
+
+constexpr double kDefaultBudget = 0.02;  // relative L2 of the velocity
+
+// Blocks of int8_layers=auto.
+void choose_int8(const GenerateOptions& options, ModelFolder& model) {
+  const bool named = !options.int8_calibration.empty();
+  const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
+  std::error_code error;
+  if (named && !fs::exists(file.file(), error))
+    fail("int8_calibration={}: there is no such file; `zoetrope int8` writes it", options.int8_calibration);
+  const double budget = options.budget.value_or(kDefaultBudget);
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    Expert& expert = model.experts[i];
+    const std::string name = i == 0 ? "transformer" : "transformer_2";
+    const std::optional<Int8Errors> errors = file.find(transformer_identity(model, i));
+    if (!errors || errors->block_count() != expert.config.block_count())
+      fail(
+          "int8_layers=auto: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same model "
+          "and LoRA files, or set int8_layers=inner",
+          file.file().empty() ? "there is no cache folder, which" : file.file().string(), name, model.folder.string());
+    const Int8Choice choice = choose_int8_blocks(*errors, budget);
+    if (choice.blocks.empty())
+      fail(
+          "budget={}: one block of the {} in int8 alone changes the velocity by {:.3g}, by {}; set the budget to that "
+          "at "
+          "least, or dtype=bf16",
+          budget, name, choice.error, file.file().string());
+    expert.config.int8_blocks = choice.blocks;
+    expert.int8_error = choice.error;
+  }
+}
+
+}  // namespace
+
 void ModelFolder::use(const GenerateOptions& options) {
+  merge_loras(options, *this);
   if (options.dtype == DType::kI8) {
     if (kernels::packed_layouts(DType::kI8).empty())
       fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
-    for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
+    if (options.int8_layers == kChosenLayers) choose_int8(options, *this);
+    else
+      for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
   }
-  merge_loras(options, *this);
   check_weight_memory(options, *this);
 }
 

@@ -49,6 +49,8 @@ class ComponentWeights {
     lora::append(deltas_, deltas);
     check_finite_ = check_finite;
   }
+  // Of random ones.
+  std::optional<uint64_t> random_seed() const { return checkpoint_ ? std::optional<uint64_t>() : seed_; }
   // The files, or null where there are none.
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
 
@@ -67,6 +69,8 @@ struct Expert {
   ComponentWeights weights;
   int64_t layers_of_model = 0;         // at least config.num_layers
   std::vector<lora::Lora> loras = {};  // merged into the weights
+  // With int8_layers=auto: what its blocks in int8 are predicted to change the velocity by, relative L2.
+  std::optional<double> int8_error = {};
 
   std::string layers_text() const;  // "40 layers", "2 of 40 layers"
 };
@@ -103,7 +107,8 @@ struct ModelFolder {
   static ModelFolder open(const GenerateOptions& given);
 
   // Of an opened model, what else options say of its weights: LoRA files, where weights are kept, and which blocks are
-  // multiplied in int8. Throws Error where they do not fit the model or the CPU.
+  // multiplied in int8. Throws Error where they do not fit the model or the CPU, or where a choice of blocks lacks its
+  // measurement or budget.
   void use(const GenerateOptions& options);
 };
 

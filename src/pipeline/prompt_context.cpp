@@ -6,6 +6,7 @@
 #include "io/weights.h"
 #include "models/encoders/umt5.h"
 #include "pipeline/generate_options.h"
+#include "text/prompt.h"
 
 namespace zoetrope::pipeline {
 
@@ -50,6 +51,13 @@ PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
     out.lengths.push_back(std::ssize(ids));
     std::copy(ids.begin(), ids.end(), out.ids.data<int32_t>() + i * rows);
   }
+  return out;
+}
+
+PromptTokens prompt_tokens(const ModelFolder& model, const std::string& prompt, int64_t rows) {
+  const std::vector<int32_t> ids = model.tokenizer.encode(text::clean_prompt(prompt), rows);
+  PromptTokens out{Tensor(DType::kI32, {1, rows}), {std::ssize(ids)}};
+  std::copy(ids.begin(), ids.end(), out.ids.data<int32_t>());
   return out;
 }
 

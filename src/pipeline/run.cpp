@@ -23,6 +23,7 @@
 #include "pipeline/given_inputs.h"
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
+#include "pipeline/int8_calibration.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
@@ -43,6 +44,21 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   if (options.seed < 0) settings["seed"] = fmt::to_string(seed);
   std::string text = "zoetrope generate";
   for (const auto& [key, value] : settings) text += fmt::format(" {}", shell_word(fmt::format("{}={}", key, value)));
+  return text;
+}
+
+// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
+std::string int8_text(const std::vector<Expert>& experts) {
+  std::string text, last;
+  for (const Expert& expert : experts) {
+    const auto& blocks = expert.config.int8_blocks;
+    if (blocks.empty()) continue;
+    std::string one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
+    if (expert.int8_error)
+      one += fmt::format(" ({}; predicted {:.2g} % off bf16)", block_ranges(blocks), 100 * *expert.int8_error);
+    if (one != last) text += one;
+    last = one;
+  }
   return text;
 }
 
@@ -407,9 +423,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  std::string dtype = dtype_word(plan_.dtype);
-  if (!config.int8_blocks.empty())
-    dtype += fmt::format(", {} of {} blocks multiply in int8", config.int8_blocks.size(), config.block_count());
+  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);
@@ -418,7 +432,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
                       options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
-                      step_cache_reuse(options_) ? fmt::format(", step cache {}", step_cache_name(options_)) : "");
+                      step_cache_settings_text(options_, plan_));
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "base/options.h"
 #include "models/sampling/step_cache.h"
@@ -27,6 +28,8 @@ bool computes_branches_in_turn(const GenerateOptions& options);
 // From guidance, solver and boundary of `plan`. Throws Error where guidance is off, where nothing was published for the
 // model and nothing is given instead, and for keys of another cache.
 sampling::StepCount step_count(const RunPlan& plan);
+// ", step cache tea", with its threshold where a budget gave it; empty without a cache.
+std::string step_cache_settings_text(const GenerateOptions& options, const RunPlan& plan);
 // Whole steps that denoising amounts to, for predictions: less than the steps where the cache decides by their number
 // alone, all of them where it depends on data.
 int64_t priced_steps(const RunPlan& plan);

@@ -497,7 +497,7 @@ def a_mistyped_command_gets_a_hint(cwd):
 def every_command_has_help(cwd):
     listed = run([harness.PROGRAM, "--help"], cwd)
     assert listed.returncode == 0
-    for command in ("attention", "bench", "calibrate", "convert", "generate", "inspect", "plan", "run", "serve", "synthesize", "tune", "verify"):
+    for command in ("attention", "bench", "calibrate", "convert", "generate", "inspect", "int8", "plan", "run", "serve", "synthesize", "tune", "verify"):
         assert f"\n  {command} " in listed.stdout, command
         for words in ([command, "--help"], [command, "model", "-h"]):
             text = run([harness.PROGRAM, *words], cwd)

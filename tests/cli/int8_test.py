@@ -5,6 +5,7 @@
     int8_test.py --list                the names
 """
 import array
+import functools
 import json
 import pathlib
 import shutil
@@ -104,6 +105,73 @@ def is_near_bf16_and_not_it(cwd):
     assert 0 < distance(int8, bf16) and 0 < distance(one_block, bf16)
     assert distance(int8, exact) <= 3 * max(distance(bf16, exact), 0.01), (distance(int8, exact), distance(bf16, exact))
     assert one_block != int8
+
+
+@test
+def blocks_are_chosen_within_a_budget(cwd):
+    """The errors that `zoetrope int8` prints and stores decide, for the model that they were measured of."""
+    skip_without_int8(cwd)
+    file = pathlib.Path(cwd) / "int8.json"
+    said_no = functools.partial(refused, cwd, left=("int8.json", "configs"))
+    measure = [harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=2", f"int8_calibration={file}"]
+    result = run(measure, cwd)
+    assert result.returncode == 0 and "blocks that fit" in result.stdout, result.stdout + result.stderr
+    (entry,) = json.loads(file.read_text())["transformers"]
+    assert [at["timestep"] for at in entry["errors"]] == [750, 250]
+    for at in entry["errors"]:
+        assert len(at["blocks"]) == 2 and all(0 < error < at["all"] for error in at["blocks"]), at
+        assert 0 < at["rounding"] < at["all"] < 0.1, at
+    chosen = ["dtype=int8", "int8_layers=auto", f"int8_calibration={file}"]
+    errors = [max(at["rounding"] ** 2 + (at["all"] ** 2 - at["rounding"] ** 2) * at["blocks"][i] ** 2
+                  / sum(error ** 2 for error in at["blocks"]) for at in entry["errors"]) ** 0.5 for i in (0, 1)]
+    best = errors.index(min(errors))
+    both, one, none = max(at["all"] for at in entry["errors"]) * 1.01, min(errors) * 1.01, min(errors) * 0.99
+    assert one < both
+    tensors, said = made(cwd, *chosen, f"budget={one}", "deterministic=true")
+    assert f"1 of 2 blocks multiply in int8 ({best}; predicted" in said, said
+    assert tensors == made(cwd, "dtype=int8", f"int8_layers={best}", "deterministic=true")[0]
+    assert "2 of 2 blocks multiply in int8 (0-1; predicted" in made(cwd, *chosen, f"budget={both}")[1]
+    said_no(generate(cwd, *chosen, f"budget={none}", "output=a.gif"), f"budget={none}", "one block", "to that at least")
+    # What int8 leaves of a budget is the step cache's.
+    cache = ["cache=tea", "cache_coefficients=1,0", "guidance_scale=5"]
+    spent = float(made(cwd, *chosen, f"budget={both}")[1].split("predicted ")[1].split(" %")[0]) / 100
+    said = made(cwd, *chosen, "budget=0.5", *cache)[1]
+    left = float(said.split("step cache tea (threshold ")[1].split(",")[0])
+    assert abs(left - (0.25 - spent ** 2) ** 0.5) < 0.01, (left, spent, said)
+    # Another model, broken and missing files, and keys that mean nothing.
+    other = harness.configs_only(cwd)
+    result = run([harness.PROGRAM, "plan", other, "weights=random", *harness.SMALL, *chosen], cwd)
+    said_no(result, "int8_layers=auto", "no errors of the transformer", "zoetrope int8")
+    file.write_text(file.read_text().replace("rounding", "x"))
+    said_no(run(measure, cwd), "int8.json", "'transformers[0].errors[0].rounding' is missing", "delete it")
+    said_no(generate(cwd, *chosen[:2], "int8_calibration=none.json", "output=a.gif"), "none.json", "no such file")
+    said_no(generate(cwd, "int8_calibration=none.json", "output=a.gif"), "int8_layers=auto")
+    said_no(generate(cwd, "budget=0.1", "output=a.gif"), "budget=0.1", "nothing is chosen by it")
+    said_no(generate(cwd, "dtype=int8", "int8_layers=all", "budget=0.1", *cache, "output=a.gif"), "int8_layers=all",
+            "not known")
+
+
+@test
+def ranks_that_chose_otherwise_are_refused(cwd):
+    """Each process reads a file of its own: another choice is another model."""
+    skip_without_int8(cwd)
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("mpirun is not installed")
+    file = pathlib.Path(cwd) / "int8.json"
+    result = run([harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=1", f"int8_calibration={file}"], cwd)
+    assert result.returncode == 0, result.stderr
+    words = json.loads(file.read_text())
+    for rank, errors in enumerate(([0.001, 0.5], [0.5, 0.001])):
+        words["transformers"][0]["errors"][0].update(blocks=errors, all=0.5, rounding=0)
+        folder = pathlib.Path(cwd) / f"cache{rank}" / "zoetrope"
+        folder.mkdir(parents=True)
+        (folder / "int8.json").write_text(json.dumps(words))
+    script = pathlib.Path(cwd) / "rank.sh"
+    script.write_text(f'XDG_CACHE_HOME={cwd}/cache$OMPI_COMM_WORLD_RANK exec "$@"\n')
+    result = run(["mpirun", "-n", "2", "sh", script, harness.PROGRAM, "generate", harness.MODEL, *harness.SMALL,
+                  "dtype=int8", "int8_layers=auto", "output=a.png"], cwd, env=harness.MPI_ENV)
+    assert result.returncode != 0, result.stdout
+    assert "rank 1 has transformer blocks in int8=1 where rank 0 has transformer blocks in int8=0" in result.stderr, result.stderr
 
 
 @test

@@ -1,0 +1,224 @@
+#include "bench/int8_errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "bench/forward_inputs.h"
+#include "comm/launcher.h"
+#include "io/weights.h"
+#include "models/wan/transformer/transformer.h"
+#include "pipeline/fingerprint.h"
+#include "pipeline/prompt_context.h"
+#include "pipeline/weight_memory.h"
+#include "tensor/copy_of.h"
+#include "tensor/element.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int64_t kFrames = 2, kEdge = 8;  // tokens
+// Differences are multiplied by this, or by less where they would be more than that part of the stream.
+constexpr double kFactor = 16, kLargestPart = 0.2;
+constexpr int64_t kTouched = 16;  // of so many values one is changed by its last bit, to redo the rounding behind
+
+// Names of the residual stream behind a block, by its number as TransformerConfig::int8_blocks counts.
+std::map<std::string, size_t, std::less<>> stages_of(const wan::TransformerConfig& config) {
+  std::map<std::string, size_t, std::less<>> stages;
+  for (int64_t i = 0; i < config.num_layers; ++i) stages.emplace(fmt::format("block.{}", i), stages.size());
+  for (size_t i = 0; i < config.vace_layers.size(); ++i)
+    stages.emplace(fmt::format("vace.{}.control", i), stages.size());
+  return stages;
+}
+
+double distance(const TensorView& a, const TensorView& b) {
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < b.size(); ++i) {
+    const double x = element(a, i), y = element(b, i);
+    error += (x - y) * (x - y);
+    norm += y * y;
+  }
+  const double result = std::sqrt(error / norm);
+  if (!std::isfinite(result)) fail("the model gives zeros or values that are not finite, so errors cannot be measured");
+  return result;
+}
+
+void copy_values(const TensorView& from, const TensorView& to) {
+  ZT_CHECK(from.bytes() == to.bytes() && to.contiguous());
+  std::memcpy(to.raw(), from.raw(), from.bytes());
+}
+
+void change_last_bits(const TensorView& stream) {
+  for (int64_t i = 0; i < stream.size(); i += kTouched) stream.data<uint16_t>()[i] ^= 1;
+}
+
+// The text of a run, [1, rows, text_dim] BF16; empty for random weights.
+Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings, Stream& stream) {
+  if (model.text_encoder.checkpoint() == nullptr) return {};
+  const int64_t rows = settings.run.max_sequence_length;
+  const pipeline::PromptTokens tokens = pipeline::prompt_tokens(model, settings.run.prompt, rows);
+  const Tensor encoded(DType::kF32, {1, rows, model.text_encoder_config.d_model});
+  pipeline::encode_prompts(model, tokens, settings.run.text_encoder_dtype, stream, nullptr, encoded, settings.poll);
+  Tensor text(DType::kBF16, encoded.shape());
+  for (int64_t i = 0; i < text.size(); ++i) set_element(text, i, element(encoded, i));
+  return text;
+}
+
+// One expert.
+class Measurement {
+ public:
+  Measurement(const pipeline::ModelFolder& model, size_t expert, const Tensor& text, const Int8ErrorSettings& settings,
+              Stream& stream, const std::function<void()>& done)
+      : expert_(model.experts[expert]),
+        settings_(settings),
+        stream_(stream),
+        done_(done),
+        config_(expert_.config),
+        stages_(stages_of(config_)),
+        size_{.latent = {kFrames * config_.patch_size[0], kEdge * config_.patch_size[1], kEdge * config_.patch_size[2]},
+              .text_rows = text ? text.extent(1) : kRunTextRows,
+              .image_rows = kRunImageRows},
+        inputs_(config_, size_, DType::kBF16) {
+    if (text) inputs_.text = copy_of(text);
+  }
+
+  std::vector<pipeline::Int8Errors::At> run(const std::vector<float>& timesteps) {
+    for (const float t : timesteps) at_.push_back({t, std::vector<double>(stages_.size()), 0, 0});
+    exact_.resize(at_.size());
+    in_int8_.resize(at_.size());
+    // The weights of one dtype at a time: together they need half as much memory again.
+    with_model(config_, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
+    with_model(config_.with_int8("all"),
+               [&](Forward& forward) { each_timestep([&](size_t t) { record_int8(forward, t); }); });
+    with_model(config_, [&](Forward& forward) { each_timestep([&](size_t t) { measure_blocks(forward, t); }); });
+    return std::move(at_);
+  }
+
+ private:
+  // Of the residual stream behind a block: what the block made of it may be read and replaced.
+  using AtBlock = std::function<void(size_t block, const TensorView& stream)>;
+  using Forward = std::function<const Tensor&(size_t at, const AtBlock& at_block)>;
+  struct Recorded {
+    std::vector<Tensor> streams;  // behind each block
+    Tensor velocity;
+  };
+
+  template <typename Body>
+  void each_timestep(const Body& body) {
+    for (size_t t = 0; t < at_.size(); ++t) body(t);
+  }
+
+  void with_model(const wan::TransformerConfig& config, const std::function<void(Forward&)>& body) {
+    io::Weights::Loading loading;
+    loading.memory = pipeline::weight_memory_bytes(settings_.run);
+    const int threads = stream_.team().size();
+    const auto weights = wan::TransformerWeights::load(
+        config, std::make_shared<const io::Weights>(expert_.weights.source(threads), std::move(loading)), DType::kBF16,
+        settings_.poll, threads);
+    const int64_t tokens = wan::token_grid(config, size_.latent).tokens();
+    with_whole_sequence(config, tokens, DType::kBF16, stream_, [&](attention::ContextAttention& attention) {
+      wan::Transformer transformer(weights, stream_);
+      transformer.prepare(size_.latent, 1, attention);
+      inputs_.give(transformer);
+      const Tensor velocity(DType::kBF16, {1, tokens, config.patch_output_dim()});
+      Forward forward = [&](size_t at, const AtBlock& at_block) -> const Tensor& {
+        if (settings_.poll) settings_.poll();
+        const std::vector<float> timestep{static_cast<float>(at_[at].timestep)};
+        transformer.forward(inputs_.latents, timestep, velocity, [&](std::string_view name, const TensorView& value) {
+          if (const auto stage = stages_.find(name); stage != stages_.end()) at_block(stage->second, value);
+        });
+        done_();
+        return velocity;
+      };
+      body(forward);
+    });
+  }
+
+  void record_exact(Forward& forward, size_t t) {
+    exact_[t].streams.resize(stages_.size());
+    exact_[t].velocity = copy_of(
+        forward(t, [&](size_t block, const TensorView& stream) { exact_[t].streams[block] = copy_of(stream); }));
+    at_[t].rounding = distance(forward(t,
+                                       [&](size_t block, const TensorView& stream) {
+                                         if (block == 0) change_last_bits(stream);
+                                       }),
+                               exact_[t].velocity);
+  }
+
+  void record_int8(Forward& forward, size_t t) {
+    at_[t].all = distance(forward(t, [](size_t, const TensorView&) {}), exact_[t].velocity);
+    in_int8_[t].resize(stages_.size());
+    forward(t, [&](size_t block, const TensorView& stream) {
+      in_int8_[t][block] = copy_of(stream);
+      copy_values(exact_[t].streams[block], stream);
+    });
+  }
+
+  void measure_blocks(Forward& forward, size_t t) {
+    for (size_t one = 0; one < stages_.size(); ++one) {
+      const Tensor &int8 = in_int8_[t][one], &bf16 = exact_[t].streams[one];
+      const double part = distance(int8, bf16), factor = std::clamp(kLargestPart / part, 1.0, kFactor);
+      const Tensor& velocity = forward(t, [&](size_t block, const TensorView& stream) {
+        if (block != one) return;
+        for (int64_t i = 0; i < stream.size(); ++i)
+          set_element(stream, i, element(bf16, i) + factor * (element(int8, i) - element(bf16, i)));
+      });
+      at_[t].blocks[one] = distance(velocity, exact_[t].velocity) / factor;
+    }
+  }
+
+  const pipeline::Expert& expert_;
+  const Int8ErrorSettings& settings_;
+  Stream& stream_;
+  const std::function<void()>& done_;
+  const wan::TransformerConfig config_;
+  const std::map<std::string, size_t, std::less<>> stages_;
+  const ForwardSize size_;
+  ForwardInputs inputs_;
+  std::vector<pipeline::Int8Errors::At> at_;
+  std::vector<Recorded> exact_;
+  std::vector<std::vector<Tensor>> in_int8_;
+};
+
+// In the middles of equal parts of what an expert denoises.
+std::vector<float> timesteps_of(const pipeline::ModelFolder& model, size_t expert, const Int8ErrorSettings& settings) {
+  const auto train = static_cast<double>(model.scheduler.num_train_timesteps);
+  double first = train, last = 0;
+  if (model.experts.size() == 2)
+    (expert == 0 ? last : first) = train * settings.run.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
+  std::vector<float> timesteps;
+  for (int64_t i = 0; i < settings.timesteps; ++i) {
+    const double share = (static_cast<double>(i) + 0.5) / static_cast<double>(settings.timesteps);
+    timesteps.push_back(static_cast<float>(first + share * (last - first)));
+  }
+  return timesteps;
+}
+
+}  // namespace
+
+std::vector<pipeline::Int8Errors> measure_int8_errors(const pipeline::ModelFolder& model,
+                                                      const Int8ErrorSettings& settings) {
+  Stream stream(comm::process_threads(settings.run.threads));
+  const Tensor text = text_of(model, settings, stream);
+  int64_t total = 0, done = 0;
+  for (const pipeline::Expert& expert : model.experts) total += settings.timesteps * (expert.config.block_count() + 4);
+  const std::function<void()> count = [&] {
+    if (settings.progress) settings.progress(++done, total);
+  };
+  std::vector<pipeline::Int8Errors> found;
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    Measurement measurement(model, i, text, settings, stream, count);
+    found.push_back({pipeline::transformer_identity(model, i),
+                     fmt::format("{} of {}", i == 0 ? "transformer" : "transformer_2", model.folder.string()),
+                     measurement.run(timesteps_of(model, i, settings))});
+  }
+  return found;
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,32 @@
+// What int8 costs each block of a transformer: the measurement of `zoetrope int8`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "pipeline/int8_calibration.h"
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::bench {
+
+struct Int8ErrorSettings {
+  // The model is opened with; `prompt` is the text, and `text_encoder_dtype`, `max_sequence_length`, `boundary_ratio`,
+  // `weight_memory` and `threads` hold as for a run.
+  pipeline::GenerateOptions run;
+  int64_t timesteps = 3;       // of each expert, spread over those that it denoises
+  std::function<void()> poll;  // may throw to give up
+  // Forwards that are done, of all.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+// One entry for each expert. Latents and conditions are random, the text is the prompt's; of random weights it is
+// random too, because their text encoder says nothing. 128 tokens. A forward in bf16 leaves the residual stream behind
+// each block, a forward in int8 what each block makes of the stream before it. Then every block has a forward in bf16
+// in which the difference of the two is added behind it, several times over, so that it stands out from what rounding
+// changes; the distance of the velocity is divided by that factor. Throws Error where the CPU has no int8, where a
+// velocity is not finite, and what loading throws.
+std::vector<pipeline::Int8Errors> measure_int8_errors(const pipeline::ModelFolder& model,
+                                                      const Int8ErrorSettings& settings);
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,119 @@
+// zoetrope int8: measures what int8 costs each block of a model, for int8_layers=auto.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/print.h"
+#include "bench/int8_errors.h"
+#include "cli/command.h"
+#include "cli/generate_words.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "kernels/gemm/packed.h"
+#include "pipeline/run_settings.h"
+
+namespace zoetrope::cli {
+namespace {
+
+constexpr const char* kPrompt = "A cat walks on the grass, realistic style.";
+
+struct Int8Words {
+  int64_t num_timesteps = 3;
+  std::string int8_calibration;
+};
+
+OptionSet describe(Int8Words& words) {
+  OptionSet set;
+  set.integer("num_timesteps", words.num_timesteps, {1, 1000},
+              "at which errors are measured, of each expert, spread over those that it denoises")
+      .text("int8_calibration", words.int8_calibration,
+            "the file of results; unset: zoetrope/int8.json in the user's cache folder");
+  return set;
+}
+
+std::string help() {
+  Int8Words words;
+  return fmt::format(
+      "The keys of `zoetrope generate` that say which model it is, prompt and threads, and:\n{}\n"
+      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). "
+      "Below\n"
+      "stand the same for all blocks, and what any small change does, because bf16 then rounds otherwise. Runs with\n"
+      "dtype=int8 int8_layers=auto choose their blocks by it, within budget=.\n"
+      "LoRA files belong to the model: give those that runs will have.\n\n"
+      "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
+      "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",
+      describe(words).help());
+}
+
+double largest(const pipeline::Int8Errors& errors, size_t block) {
+  double error = 0;
+  for (const pipeline::Int8Errors::At& at : errors.at) error = std::max(error, at.blocks[block]);
+  return error;
+}
+
+void print_errors(const pipeline::Int8Errors& errors) {
+  print("{}: relative L2 of the velocity against bf16, in percent\n{:>10}", errors.name, "block");
+  for (const auto& at : errors.at) print(" {:>8}", fmt::format("t={:.0f}", at.timestep));
+  print("\n");
+  double most = 0;
+  const auto blocks = static_cast<size_t>(errors.block_count());
+  for (size_t block = 0; block < blocks; ++block) most = std::max(most, largest(errors, block));
+  constexpr double kColumns = 40;
+  for (size_t block = 0; block < blocks; ++block) {
+    print("{:>10}", block);
+    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.blocks[block]);
+    const auto bar = static_cast<size_t>(std::lround(kColumns * largest(errors, block) / most));
+    print("  {}\n", std::string(bar, '#'));
+  }
+  print("{:>10}", "all");
+  for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.all);
+  print("\n{:>10}", "rounding");
+  for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.rounding);
+  print("\n{:>10}  blocks that fit\n", "budget");
+  for (const double budget : {0.005, 0.01, 0.015, 0.02, 0.03}) {
+    const pipeline::Int8Choice choice = pipeline::choose_int8_blocks(errors, budget);
+    print("{:>10}  {:>2} of {}{}\n", budget, choice.blocks.size(), blocks,
+          choice.blocks.empty() ? "" : fmt::format(": {}", pipeline::block_ranges(choice.blocks)));
+  }
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  if (world != nullptr) fail("int8 measures in one process; start it without mpirun");
+  Int8Words words;
+  OptionSet own = describe(words);
+  pipeline::RunSettings settings;
+  settings.run.prompt = kPrompt;
+  OptionSet set = pipeline::describe(settings);
+  parse_generate_words(take_own_words(arguments, own), settings.run, set);
+  pipeline::read_prompt_files(settings.run);
+  if (kernels::packed_layouts(DType::kI8).empty())
+    fail("int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI), so nothing is to be measured");
+  const pipeline::Int8Calibration file(words.int8_calibration.empty() ? pipeline::Int8Calibration::default_file()
+                                                                      : std::filesystem::path(words.int8_calibration));
+  file.entries();  // refuses one that cannot be read
+  settings.run.dtype = DType::kBF16;
+  pipeline::check_model_options(settings.run);
+  const auto model = pipeline::ModelFolder::open(settings.run);
+  stop_at_safe_points();
+  bench::Int8ErrorSettings measured{settings.run, words.num_timesteps, {}, {}};
+  measured.poll = [] {
+    if (interrupted()) fail("interrupted; nothing was stored");
+  };
+  Progress progress("Measure", "forward");
+  measured.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  for (const pipeline::Int8Errors& errors : bench::measure_int8_errors(model, measured)) {
+    file.remember(errors);
+    print_errors(errors);
+  }
+  print("stored in {}\n", file.file().string());
+  return 0;
+}
+
+}  // namespace
+
+const Command kInt8 = {"int8", "MODEL key=value…", "Measure what int8 costs each block of a model", help, nullptr, run,
+                       true};
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,134 @@
+#include "pipeline/int8_calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/folders.h"
+#include "base/input_file.h"
+#include "base/json.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+constexpr int64_t kFormat = 1;
+
+double square(double x) { return x * x; }
+
+double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks) {
+  double error = 0;
+  for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, blocks));
+  return error;
+}
+
+nlohmann::json to_json(const Int8Errors& errors) {
+  nlohmann::json steps = nlohmann::json::array();
+  for (const Int8Errors::At& at : errors.at)
+    steps.push_back({{"timestep", at.timestep}, {"blocks", at.blocks}, {"all", at.all}, {"rounding", at.rounding}});
+  return {{"weights", errors.weights}, {"name", errors.name}, {"errors", steps}};
+}
+
+void check_error(double error, const std::string& where) {
+  if (!std::isfinite(error) || error < 0) fail("{}: {} is no error", where, error);
+}
+
+Int8Errors parse_errors(const JsonObject& json) {
+  Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"), {}};
+  for (const JsonObject& step : json.objects("errors")) {
+    Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),
+                      step.get<double>("rounding")};
+    for (const double error : at.blocks) check_error(error, step.path());
+    check_error(at.all, step.path());
+    check_error(at.rounding, step.path());
+    if (at.blocks.empty() || (!errors.at.empty() && at.blocks.size() != errors.at.front().blocks.size()))
+      fail("{}: has errors of {} blocks", step.path(), at.blocks.size());
+    errors.at.push_back(std::move(at));
+  }
+  if (errors.at.empty()) fail("{}: has no errors", json.path());
+  return errors;
+}
+
+}  // namespace
+
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks) {
+  if (blocks.empty()) return 0;
+  double added = 0, sum = 0;
+  for (const int64_t block : blocks) added += square(at.blocks.at(static_cast<size_t>(block)));
+  for (const double block : at.blocks) sum += square(block);
+  const double share = sum > 0 ? std::max(square(at.all) - square(at.rounding), 0.0) / sum : 0;
+  return std::sqrt(square(at.rounding) + share * added);
+}
+
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget) {
+  std::vector<int64_t> order(static_cast<size_t>(errors.block_count()));
+  std::iota(order.begin(), order.end(), 0);
+  const auto error_of = [&](int64_t block) { return largest(errors, {block}); };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return error_of(a) < error_of(b); });
+  Int8Choice choice;
+  for (const int64_t block : order) {
+    std::vector<int64_t> more = choice.blocks;
+    more.push_back(block);
+    const double error = largest(errors, more);
+    if (error > budget) {
+      if (choice.blocks.empty()) choice.error = error;
+      break;
+    }
+    choice = {std::move(more), error};
+  }
+  std::sort(choice.blocks.begin(), choice.blocks.end());
+  return choice;
+}
+
+std::string block_ranges(const std::vector<int64_t>& blocks) {
+  std::string text;
+  for (size_t i = 0; i < blocks.size();) {
+    size_t last = i;
+    while (last + 1 < blocks.size() && blocks[last + 1] == blocks[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", blocks[i]);
+    if (last > i) text += fmt::format("-{}", blocks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::filesystem::path Int8Calibration::default_file() { return in_user_cache("int8.json"); }
+
+std::vector<Int8Errors> Int8Calibration::entries() const {
+  std::vector<Int8Errors> result;
+  std::error_code error;
+  if (file_.empty() || !std::filesystem::exists(file_, error)) return result;
+  try {
+    const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
+    const JsonObject document = JsonObject::parse(text, file_.string());
+    if (document.get<int64_t>("format") != kFormat) return result;  // another version's, left alone until replaced
+    for (const JsonObject& entry : document.objects("transformers")) result.push_back(parse_errors(entry));
+  } catch (const Error& broken) {
+    fail("{}; this is no readable file of int8 errors: delete it, and `zoetrope int8` will make a new one",
+         broken.what());
+  }
+  return result;
+}
+
+std::optional<Int8Errors> Int8Calibration::find(const std::string& weights) const {
+  for (Int8Errors& errors : entries())
+    if (errors.weights == weights) return std::move(errors);
+  return std::nullopt;
+}
+
+void Int8Calibration::remember(const Int8Errors& errors) const {
+  if (file_.empty()) fail("int8 errors cannot be remembered: neither XDG_CACHE_HOME nor HOME names a folder");
+  make_parent_folders(file_);
+  std::vector<Int8Errors> all = entries();
+  std::erase_if(all, [&](const Int8Errors& other) { return other.weights == errors.weights; });
+  all.push_back(errors);
+  nlohmann::json document = {{"format", kFormat}, {"transformers", nlohmann::json::array()}};
+  for (const Int8Errors& one : all) document["transformers"].push_back(to_json(one));
+  write_file(file_, document.dump(1) + "\n");
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,63 @@
+// What int8 costs each block of a model, measured once by `zoetrope int8`, and the blocks that a budget of error
+// allows. Results are kept in a file of the user's cache folder:
+//   $XDG_CACHE_HOME/zoetrope/int8.json, else $HOME/.cache/zoetrope/int8.json
+// They hold for the weights of one transformer on every CPU, because all kernels of int8 give the same bits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace zoetrope::pipeline {
+
+// Relative L2 distances of an expert's velocity to that of bf16, by the same inputs, at some timesteps.
+struct Int8Errors {
+  std::string weights;  // transformer_identity()
+  std::string name;     // of the model, for people
+  struct At {
+    double timestep = 0;
+    std::vector<double> blocks;  // what each adds in int8, as TransformerConfig::int8_blocks counts
+    double all = 0;              // of all blocks in int8
+    double rounding = 0;         // of any small change: what follows is rounded to bf16 otherwise
+  };
+  std::vector<At> at;
+
+  int64_t block_count() const { return at.empty() ? 0 : static_cast<int64_t>(at.front().blocks.size()); }
+};
+
+// The error of the velocity with a set of blocks in int8. Errors of blocks are independent, so their squares add up:
+//   error² = rounding² + share · Σ block²,
+// where `share` makes it `all` for all blocks, which is measured: errors that agree or cancel out are counted so.
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks);
+
+struct Int8Choice {
+  std::vector<int64_t> blocks;  // ascending; empty where not even one fits
+  double error = 0;             // predicted, the largest of the timesteps; of one block where none fits
+};
+// As many blocks as the budget allows at every timestep, those with the smallest errors.
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget);
+
+// "1-7,9,11-28", as the key int8_layers takes it.
+std::string block_ranges(const std::vector<int64_t>& blocks);
+
+class Int8Calibration {
+ public:
+  // Empty where there is no folder for it; then nothing is found or remembered.
+  static std::filesystem::path default_file();
+
+  explicit Int8Calibration(std::filesystem::path file) : file_(std::move(file)) {}
+
+  const std::filesystem::path& file() const { return file_; }
+  // All that was measured; none where the file does not exist. Throws Error, saying what to do, where it is broken.
+  std::vector<Int8Errors> entries() const;
+  std::optional<Int8Errors> find(const std::string& weights) const;
+  // Adds or replaces, all or nothing. Makes the folder. Throws Error where that is not possible.
+  void remember(const Int8Errors& errors) const;
+
+ private:
+  std::filesystem::path file_;
+};
+
+}  // namespace zoetrope::pipeline

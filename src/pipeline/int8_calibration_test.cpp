@@ -1,0 +1,115 @@
+#include "pipeline/int8_calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "base/test_folder.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+double root(std::initializer_list<double> squares) {
+  double sum = 0;
+  for (const double x : squares) sum += x * x;
+  return std::sqrt(sum);
+}
+
+// Four blocks whose errors are apart, without a floor.
+Int8Errors apart() {
+  const std::vector<double> blocks{0.004, 0.001, 0.002, 0.003};
+  return {"0123", "a model", {{500, blocks, root({0.004, 0.001, 0.002, 0.003}), 0}}};
+}
+
+TEST(Int8Calibration, ErrorsAddUpAsSquares) {
+  const Int8Errors errors = apart();
+  EXPECT_NEAR(predicted_error(errors.at[0], {0}), 0.004, 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), root({0.001, 0.002}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
+  EXPECT_EQ(predicted_error(errors.at[0], {}), 0);
+}
+
+TEST(Int8Calibration, RoundingCountsOnce) {
+  Int8Errors errors = apart();
+  errors.at[0].rounding = 0.005;
+  errors.at[0].all = root({errors.at[0].all, 0.005});
+  EXPECT_NEAR(predicted_error(errors.at[0], {2}), root({0.002, 0.005}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), root({0.001, 0.002, 0.005}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
+  errors.at[0].all = 0.004;  // less than any change costs: the measurement's own noise
+  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), 0.005, 1e-12);
+}
+
+TEST(Int8Calibration, ErrorsThatAgreeAreScaled) {
+  Int8Errors errors = apart();
+  errors.at[0].all *= 1.5;
+  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), 1.5 * root({0.001, 0.002}), 1e-12);
+}
+
+TEST(Int8Calibration, ChoosesTheLeastErrorsWithinTheBudget) {
+  Int8Errors errors = apart();
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0024).blocks, ElementsAre(1, 2));
+  EXPECT_NEAR(choose_int8_blocks(errors, 0.0024).error, root({0.001, 0.002}), 1e-12);
+  EXPECT_THAT(choose_int8_blocks(errors, 1).blocks, ElementsAre(0, 1, 2, 3));
+  const Int8Choice none = choose_int8_blocks(errors, 0.0009);
+  EXPECT_TRUE(none.blocks.empty());
+  EXPECT_NEAR(none.error, 0.001, 1e-12);
+  // The worst of the timesteps decides.
+  errors.at.push_back({100, {0.001, 0.006, 0.002, 0.003}, root({0.001, 0.006, 0.002, 0.003}), 0});
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0037).blocks, ElementsAre(2, 3));
+}
+
+TEST(Int8Calibration, NamesRanges) {
+  EXPECT_EQ(block_ranges({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
+  EXPECT_EQ(block_ranges({5}), "5");
+  EXPECT_EQ(block_ranges({}), "");
+}
+
+TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
+  const TestFolder folder;
+  const Int8Calibration file(folder / "new" / "int8.json");
+  EXPECT_TRUE(file.entries().empty());
+  Int8Errors first = apart(), other = apart();
+  other.weights = "4567";
+  file.remember(first);
+  file.remember(other);
+  first.at[0].blocks[0] = 0.25;
+  first.at[0].rounding = 0.125;
+  file.remember(first);
+  EXPECT_EQ(file.entries().size(), 2U);
+  const std::optional<Int8Errors> found = file.find("0123");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "a model");
+  EXPECT_EQ(found->at[0].timestep, 500);
+  EXPECT_EQ(found->at[0].blocks, first.at[0].blocks);
+  EXPECT_EQ(found->at[0].all, first.at[0].all);
+  EXPECT_EQ(found->at[0].rounding, first.at[0].rounding);
+  EXPECT_FALSE(file.find("89ab"));
+}
+
+TEST(Int8Calibration, RefusesWhatItCannotRead) {
+  const TestFolder folder;
+  const Int8Calibration file(folder / "int8.json");
+  file.remember(apart());
+  std::ifstream in(file.file());
+  const std::string good((std::istreambuf_iterator<char>(in)), {});
+  const std::pair<const char*, const char*> wrong[] = {
+      {"0.004", "-0.004"}, {"0.004", "\"x\""}, {"\"all\"", "\"al\""}, {"\"transformers\"", "\"t\""}, {"}", ""}};
+  for (const auto& [from, to] : wrong) {
+    std::string text = good;
+    text.replace(text.find(from), std::string(from).size(), to);
+    std::ofstream(file.file()) << text;
+    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr("delete it, and `zoetrope int8` will make a new one"))
+        << from;
+  }
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
