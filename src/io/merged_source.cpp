@@ -246,6 +246,9 @@ class MergedSource final : public WeightSource {
   bool reads_parts(const std::string& name) const override {
     return deltas_.count(name) == 0 && base_->reads_parts(name);
   }
+  std::optional<Int8Codes> int8_codes(const std::string& name) const override {
+    return deltas_.count(name) == 0 ? base_->int8_codes(name) : std::nullopt;
+  }
   void will_need(const std::string& name) const override { base_->will_need(name); }
   void release(const std::string& name) const override {
     base_->release(name);

@@ -231,6 +231,19 @@ TEST_F(MergedSourceTest, IdentityTellsFilesAndStrengthsApart) {
   EXPECT_NE(identity(one, 0.5), base->identity());
 }
 
+// A sum is not what the codes of int8 say any more.
+TEST(MergedSource, ChangedTensorsHaveNoInt8Codes) {
+  const auto base =
+      checkpoint_source(Checkpoint::open_file(std::string(ZOETROPE_WEIGHT_FILES) + "/dit/int8_convrot.safetensors"));
+  const std::string changed = "blocks.0.ffn.0.weight", same = "blocks.1.ffn.0.weight";
+  WeightDelta delta;
+  delta.from = base;
+  delta.first.whole = changed;
+  const auto merged = merged_source(base, {{changed, {delta}}});
+  EXPECT_TRUE(base->int8_codes(changed) && merged->int8_codes(same));
+  EXPECT_FALSE(merged->int8_codes(changed));
+}
+
 TEST_F(MergedSourceTest, FilesThatChangeAreRefused) {
   const auto base = file("base.safetensors", {{"w", made(DType::kF32, {2, 2}, 1)}});
   const auto from = file("lora.safetensors", {{"d", made(DType::kF32, {2, 2}, 2)}});

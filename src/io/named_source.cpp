@@ -166,6 +166,13 @@ class NamedSource final : public WeightSource {
     const NamesInFile::Place& place = place_of(name);
     return !place.in_file.transposed && stored_->reads_parts(place.in_file.name);
   }
+  std::optional<Int8Codes> int8_codes(const std::string& name) const override {
+    const NamesInFile::Place& place = place_of(name);
+    if (place.in_file.transposed) return {};
+    std::optional<Int8Codes> codes = stored_->int8_codes(place.in_file.name);
+    if (codes) keep_rows(*codes, part_of_rows(place));
+    return codes;
+  }
   void will_need(const std::string& name) const override { stored_->will_need(place_of(name).in_file.name); }
   void release(const std::string& name) const override { stored_->release(place_of(name).in_file.name); }
   void require_unchanged() const override { stored_->require_unchanged(); }
@@ -181,6 +188,11 @@ class NamedSource final : public WeightSource {
   static IndexRange part_of(const NamesInFile::Place& place) {
     const int64_t size = place.shape.size();
     return {size * place.in_file.part, size * (place.in_file.part + 1)};
+  }
+
+  static IndexRange part_of_rows(const NamesInFile::Place& place) {
+    const int64_t rows = place.shape[0];
+    return {rows * place.in_file.part, rows * (place.in_file.part + 1)};
   }
 
   void read_transposed(const NamesInFile::Place& place, const TensorView& out) const {

@@ -54,6 +54,16 @@ class PartSource final : public WeightSource {
     read_columns(name, whole, *cut, range, to);
   }
   bool reads_parts(const std::string& name) const override { return whole_->reads_parts(name); }
+  std::optional<Int8Codes> int8_codes(const std::string& name) const override {
+    std::optional<Int8Codes> codes = whole_->int8_codes(name);
+    const std::optional<Cut> cut = codes ? cut_of(name, whole_->info(name).shape) : std::nullopt;
+    if (!cut) return codes;
+    if (cut->axis == 0) keep_rows(*codes, cut->range);
+    else if (codes->rotation > 0 &&
+             (cut->range.begin % codes->rotation != 0 || cut->range.size() % codes->rotation != 0))
+      return {};  // a rotated group would be cut
+    return codes;
+  }
   void will_need(const std::string& name) const override { whole_->will_need(name); }
   void release(const std::string& name) const override { whole_->release(name); }
   void require_unchanged() const override { whole_->require_unchanged(); }

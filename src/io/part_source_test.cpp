@@ -90,6 +90,26 @@ TEST_F(PartSourceTest, EveryPartHasAnIdentity) {
   EXPECT_NE(first->identity(), whole_->identity());
 }
 
+// Rows keep their scales; columns cannot be taken out of a rotated group.
+TEST(PartSource, CutsInt8Codes) {
+  const auto whole =
+      checkpoint_source(Checkpoint::open_file(std::string(ZOETROPE_WEIGHT_FILES) + "/dit/int8_convrot.safetensors"));
+  const std::string name = "blocks.0.ffn.0.weight";  // [96, 64], groups of 16
+  const std::optional<Int8Codes> all = whole->int8_codes(name);
+  ASSERT_TRUE(all && all->rotation == 16);
+  const auto part_of = [&](int axis, int64_t unit, int parts, int part) {
+    const TensorTable table{{.name = name, .shape = {96, 64}, .shard_axis = ShardAxis{axis, unit}}};
+    return part_source(whole, table, parts, part)->int8_codes(name);
+  };
+  const std::optional<Int8Codes> rows = part_of(0, 1, 3, 1);
+  ASSERT_TRUE(rows);
+  EXPECT_EQ(rows->scales, std::vector<float>(all->scales.begin() + 32, all->scales.begin() + 64));
+  const std::optional<Int8Codes> columns = part_of(1, 16, 2, 1);
+  ASSERT_TRUE(columns);
+  EXPECT_EQ(columns->scales, all->scales);
+  EXPECT_FALSE(part_of(1, 1, 3, 1));
+}
+
 // Parts that begin within a block of a quantised tensor.
 TEST(PartSource, CutsQuantisedTensors) {
   const auto whole =

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "base/index_range.h"
 #include "io/checkpoint.h"
+#include "io/int8_codes.h"
 
 namespace zoetrope::io {
 
@@ -24,6 +26,7 @@ class QuantisedTensor {
   const std::string& format() const { return format_; }  // "Q4_K", "F8_E4M3 with a scale for each row"
   const Shape& shape() const { return shape_; }          // of the values
 
+  virtual std::optional<Int8Codes> int8_codes() const { return {}; }  // nothing: it is stored otherwise
   // Elements `range` in row-major order as float32, with the bits of the format's definition. Throws Error for a value
   // that is NaN or infinite.
   void read(IndexRange range, float* out) const;

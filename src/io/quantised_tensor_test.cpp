@@ -45,6 +45,48 @@ TEST(Fp8, EveryCodeHasTheRecordedValue) {
   }
 }
 
+// The stored integers, rotated by the recorded group in integers, times the scales that int8_codes() gives.
+TEST(QuantisedTensor, CodesOfInt8MakeItsValues) {
+  for (const std::string name : {"dit/int8_tensorwise.safetensors", "dit/int8_convrot.safetensors"}) {
+    const auto file = TensorFile::open(kWeights + name);
+    const auto source = checkpoint_source(Checkpoint::open_file(kWeights + name));
+    int found = 0;
+    for (const std::string& tensor : source->names()) {
+      const std::optional<Int8Codes> codes = source->int8_codes(tensor);
+      EXPECT_EQ(codes.has_value(), file->info(tensor).dtype_name == "I8") << tensor;
+      if (!codes) continue;
+      ++found;
+      const Shape shape = source->info(tensor).shape;
+      ASSERT_EQ(std::ssize(codes->scales), shape[0]);
+      const auto rotation = codes->rotation;
+      EXPECT_EQ(rotation > 0, name == "dit/int8_convrot.safetensors") << tensor << " " << rotation;
+      const std::vector<float> values = values_of(*source, tensor);
+      const auto* stored = reinterpret_cast<const int8_t*>(file->bytes(tensor));
+      std::vector<int> whole(stored, stored + shape.size());
+      int root = 1;
+      for (int64_t step = 1; step < rotation; step *= 4, root *= 2) {
+        for (int64_t i = 0; i < shape.size(); ++i) {
+          if (i / step % 4 != 0) continue;
+          int* const x = whole.data() + i;
+          const int sum = x[0] + x[step] + x[2 * step] + x[3 * step];
+          const int a = x[0], b = x[step], c = x[2 * step], d = x[3 * step];
+          x[0] = sum - 2 * d;
+          x[step] = sum - 2 * c;
+          x[2 * step] = sum - 2 * b;
+          x[3 * step] = sum - 2 * a;
+        }
+      }
+      for (int64_t i = 0; i < shape.size(); ++i) {
+        const auto at = static_cast<size_t>(i);
+        ASSERT_EQ(values[at], static_cast<float>(whole[at]) / static_cast<float>(root) *
+                                  codes->scales[static_cast<size_t>(i / shape[1])])
+            << tensor << " " << i;
+      }
+    }
+    EXPECT_GT(found, 10) << name;
+  }
+}
+
 // Ranges that begin and end within blocks, groups and rows.
 TEST(QuantisedTensor, APartHasTheValuesOfTheWhole) {
   for (const char* file : {"blocks/blocks.gguf", "dit/int8_convrot.safetensors", "dit/nvfp4.safetensors",

@@ -147,12 +147,22 @@ ScaleLayout scale_layout(const std::string& where, const StoredPart& codes, cons
   refuse_scale(where, codes, scale);
 }
 
+template <typename ScaleOf>
+Int8Codes row_scales(int64_t rows, int64_t rotation, const ScaleOf& scale_of) {
+  Int8Codes codes{rotation, {}};
+  for (int64_t row = 0; row < rows; ++row) codes.scales.push_back(scale_of(row));
+  return codes;
+}
+
 // value = number · scale.
 class LinearTensor final : public QuantisedTensor {
  public:
-  LinearTensor(const std::string& where, std::string format, const StoredPart& codes, Widen widen,
+  LinearTensor(const std::string& where, const std::string& format, const StoredPart& codes, Widen widen,
                const std::optional<StoredPart>& scale)
-      : QuantisedTensor(where, std::move(format), codes.info->shape, 1), codes_(codes.bytes), widen_(widen) {
+      : QuantisedTensor(where, format, codes.info->shape, 1),
+        codes_(codes.bytes),
+        widen_(widen),
+        int8_(format == "I8") {
     const int64_t count = codes.info->shape.size();
     bytes_ = count == 0 ? 1 : static_cast<int64_t>(codes.info->bytes) / count;
     if (!scale) return;
@@ -161,6 +171,11 @@ class LinearTensor final : public QuantisedTensor {
     if (layout_.in_row == 0) single_ = single_scale(where, *scale);
     else scales_.emplace(where, *scale);
     add_to_format(layout_.text());
+  }
+
+  std::optional<Int8Codes> int8_codes() const override {
+    if (!int8_ || layout_.in_row > 1) return {};
+    return row_scales(rows(), 0, [&](int64_t row) { return scales_ ? (*scales_)[row] : single_; });
   }
 
  private:
@@ -186,6 +201,7 @@ class LinearTensor final : public QuantisedTensor {
 
   const std::byte* codes_;
   Widen widen_;
+  bool int8_;
   int64_t bytes_ = 1;  // of a code
   std::string scale_name_;
   ScaleLayout layout_;
@@ -211,6 +227,10 @@ class RotatedTensor final : public QuantisedTensor {
     if (layout_.in_row == 0) single_scale(where, scale);
     root_ = static_cast<float>(1 << (std::countr_zero(static_cast<uint64_t>(group)) / 2));
     add_to_format(layout_.text());
+  }
+
+  std::optional<Int8Codes> int8_codes() const override {
+    return row_scales(rows(), group_, [&](int64_t row) { return scales_[layout_.in_row == 0 ? 0 : row]; });
   }
 
  private:

@@ -107,6 +107,10 @@ class CheckpointSource final : public WeightSource {
     read_stored({from, stored.dtype(), out.shape()}, name, out, 1);
   }
   bool reads_parts(const std::string&) const override { return true; }
+  std::optional<Int8Codes> int8_codes(const std::string& name) const override {
+    const QuantisedTensor* tensor = quantised(name);
+    return tensor == nullptr ? std::nullopt : tensor->int8_codes();
+  }
   void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
   void release(const std::string& name) const override { checkpoint_.release(name); }
   void require_unchanged() const override { checkpoint_.require_unchanged(); }
@@ -173,6 +177,7 @@ Weights::~Weights() {
 bool Weights::contains(const std::string& name) const { return source_->contains(name); }
 std::vector<std::string> Weights::names() const { return source_->names(); }
 TensorInfo Weights::info(const std::string& name) const { return source_->info(name); }
+std::optional<Int8Codes> Weights::int8_codes(const std::string& name) const { return source_->int8_codes(name); }
 void Weights::will_need(const std::string& name) const { source_->will_need(name); }
 void Weights::release(const std::string& name) const { source_->release(name); }
 void Weights::require_unchanged() const {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include "base/index_range.h"
 #include "io/checkpoint.h"
+#include "io/int8_codes.h"
 #include "io/weight_stream.h"
 
 namespace zoetrope::io {
@@ -38,6 +40,8 @@ class WeightSource {
   // Whether read_range() takes no longer than its share of read().
   virtual bool reads_parts(const std::string&) const { return false; }
   virtual void will_need(const std::string&) const {}
+  // Nothing for a matrix that is stored otherwise, or changed since.
+  virtual std::optional<Int8Codes> int8_codes(const std::string&) const { return {}; }
   // Releases the pages of a tensor that is not needed for a while. Views from mapped() stay valid.
   virtual void release(const std::string&) const {}
   virtual void require_unchanged() const {}  // Error if a file has changed since it was opened
@@ -98,6 +102,7 @@ class Weights {
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;
   TensorInfo info(const std::string& name) const;
+  std::optional<Int8Codes> int8_codes(const std::string& name) const;  // WeightSource::int8_codes()
 
   // Contiguous, aligned for its type and read-only; the same memory on every call with the same name and dtype, valid
   // as long as the Weights. `wanted` is F32 or BF16 (any stored float is converted by way of float32, rounded to

@@ -107,6 +107,77 @@ def is_near_bf16_and_not_it(cwd):
     assert one_block != int8
 
 
+def quantised_model(cwd, group):
+    """The model with its blocks' matrices as int8, rotated in groups, and the values of these as float32."""
+    folders = [pathlib.Path(cwd) / name for name in ("int8", "values")]
+    for folder in folders:
+        shutil.copytree(harness.MODEL, folder)
+        for file in (folder / "transformer").glob("*.safetensors*"):
+            file.unlink()
+    tensors = {}
+    for file in sorted((pathlib.Path(harness.MODEL) / "transformer").glob("*.safetensors")):
+        tensors.update(read_tensors(file))
+    stored, values = {}, {}
+    for name, (dtype, shape, data) in tensors.items():
+        if not (name.startswith("blocks.") and name.endswith(".weight") and len(shape) == 2):
+            stored[name] = values[name] = (dtype, shape, data)
+            continue
+        assert dtype == "F32", dtype
+        weights, columns, scales = array.array("f", data), shape[1], array.array("f")
+        codes, plain = array.array("b"), array.array("f")
+        for row in range(shape[0]):
+            x = rotated(weights[row * columns:(row + 1) * columns], group)
+            scales.append(max(map(abs, x)) / 127)
+            q = [round(value / scales[-1]) for value in x]
+            codes.extend(q)
+            plain.extend(value * scales[-1] for value in rotated(q, group))
+        stored[name] = ("I8", shape, codes.tobytes())
+        stored[name[:-len("weight")] + "weight_scale"] = ("F32", [shape[0], 1], scales.tobytes())
+        text = json.dumps({"format": "int8_tensorwise", **({"convrot": True, "convrot_groupsize": group} if group else {})})
+        stored[name[:-len("weight")] + "comfy_quant"] = ("U8", [len(text)], text.encode())
+        values[name] = ("F32", shape, plain.tobytes())
+    for folder, of in zip(folders, (stored, values)):
+        harness.write_tensors(folder / "transformer/diffusion_pytorch_model.safetensors", of)
+    return folders
+
+
+def rotated(x, group):
+    """ConvRot, docs/spec/weights.md section 4.4: its own inverse."""
+    x, step = list(x), 1
+    while step < group:
+        for i in range(len(x)):
+            if i // step % 4 == 0:
+                a, b, c, d = (x[i + j * step] for j in range(4))
+                total = a + b + c + d
+                for j, across in enumerate((d, c, b, a)):
+                    x[i + j * step] = (total - 2 * across) / 2
+        step *= 4
+    return x
+
+
+@test
+def int8_files_are_multiplied_as_they_are(cwd):
+    """Rounded once, in the file: nearer to the file's values than values that are rounded to int8 again."""
+    skip_without_int8(cwd)
+    for group in (0, 16):
+        files, values = quantised_model(cwd, group)
+        exact, direct, again = (last_latents(made(cwd, "deterministic=true", *words, model=model)[0]) for words, model in
+                                ((["dtype=float32"], values), (INT8, files), (INT8, values)))
+        bf16 = last_latents(made(cwd, "deterministic=true", "dtype=bf16", model=values)[0])
+        errors = distance(direct, exact), distance(again, exact)
+        # Rows of fewer terms than a group are not rotated here: rounded again as they are in the file, they stay.
+        assert errors[0] < 0.95 * errors[1] if group else errors[0] == errors[1], (group, errors)
+        assert distance(direct, bf16) > 0
+        cache = "weight_cache=" + str(pathlib.Path(cwd) / f"cache{group}")
+        for words in ([cache], [cache], ["weight_memory=0.001"], ["ranks=2", "data_parallelism=1", "attention=ulysses"]):
+            assert last_latents(made(cwd, *INT8, *words, model=files)[0]) == direct, words
+        result = run([harness.PROGRAM, "verify", files, *harness.SMALL, *INT8, "ranks=2", "data_parallelism=1",
+                      "tensor_parallelism=2"], cwd)
+        assert result.returncode == 0, result.stdout + result.stderr
+        for folder in (files, values):
+            shutil.rmtree(folder)
+
+
 @test
 def blocks_are_chosen_within_a_budget(cwd):
     """The errors that `zoetrope int8` prints and stores decide, for the model that they were measured of."""

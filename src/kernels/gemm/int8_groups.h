@@ -5,6 +5,9 @@
 // by 4. That is orthonormal, so x·wᵀ stays what it is when both are rotated, and one large term is spread over sixteen.
 // It needs additions between vectors only, none within one.
 //
+// Weights that a file has in int8 are taken as they are: with the file's scale of each row, and rotated as there: not,
+// or by ConvRot (docs/spec/weights.md, 4.4), whose groups of 4, 16, 64 or 256 terms divide K. x is rotated alike.
+//
 // Then x is divided by a scale of its row and group, w by a scale of its row (an output channel): the largest magnitude
 // becomes 127, values are rounded to nearest even. A product is Σ over groups of (int32 sum · scale of x), in float32
 // and in order, times the scale of w.
@@ -13,6 +16,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+
+#include "kernels/gemm/packed.h"
 
 namespace zoetrope::kernels {
 
@@ -39,9 +44,31 @@ inline void rotate_group(float* group) {
   for (int64_t i = 0; i < kInt8Group; ++i) group[i] *= 0.25f;
 }
 
-// One row, in place: every whole group of it.
-inline void rotate_row(float* row, int64_t k) {
-  for (int64_t i = 0; i + kInt8Group <= k; i += kInt8Group) rotate_group(row + i);
+// x·R of a ConvRot group, R = (H ⊗ … ⊗ H)/√group with H = [[1,1,1,−1],[1,1,−1,1],[1,−1,1,1],[−1,1,1,1]]: in each
+// four, what they add up to less twice the one across. R·R is the identity.
+inline void rotate_convrot(float* x, int64_t group) {
+  float root = 1;
+  for (int64_t step = 1; step < group; step *= 4, root *= 2) {
+    for (int64_t i = 0; i < group; ++i) {
+      if (i / step % 4 != 0) continue;
+      float* const four[] = {x + i, x + i + step, x + i + 2 * step, x + i + 3 * step};
+      const float a = *four[0], b = *four[1], c = *four[2], d = *four[3], sum = (a + b) + (c + d);
+      *four[0] = sum - 2 * d;
+      *four[1] = sum - 2 * c;
+      *four[2] = sum - 2 * b;
+      *four[3] = sum - 2 * a;
+    }
+  }
+  for (int64_t i = 0; i < group; ++i) x[i] *= 1 / root;
+}
+
+// One row, in place.
+inline void rotate_row(float* row, int64_t k, int rotation = kInt8Hadamard) {
+  if (rotation == kInt8Hadamard) {
+    for (int64_t i = 0; i + kInt8Group <= k; i += kInt8Group) rotate_group(row + i);
+  } else if (rotation > 0) {
+    for (int64_t i = 0; i < k; i += rotation) rotate_convrot(row + i, rotation);
+  }
 }
 
 // The scale of values of which the largest magnitude is `most`, and what they are multiplied by. Below 2^-100 they

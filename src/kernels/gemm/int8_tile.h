@@ -23,6 +23,10 @@ inline Ints set_ints(int32_t value) { return _mm512_set1_epi32(value); }
 inline Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 inline Ints to_ints(Floats x) { return _mm512_cvtps_epi32(x); }
+template <int kOrder>
+Floats permute_fours(Floats x) {
+  return _mm512_permute_ps(x, kOrder);
+}
 inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 inline int32_t sum_ints(Ints x) { return _mm512_reduce_add_epi32(x); }
 // Σ of four products each: unsigned bytes of w, signed bytes of x. In assembly, so that a file with int8 products needs
@@ -46,6 +50,10 @@ inline Ints set_ints(int32_t value) { return _mm256_set1_epi32(value); }
 inline Ints load_ints(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
 inline Ints to_ints(Floats x) { return _mm256_cvtps_epi32(x); }
+template <int kOrder>
+Floats permute_fours(Floats x) {
+  return _mm256_permute_ps(x, kOrder);
+}
 inline Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 template <typename Combine>
 uint32_t combined(Ints x, Combine&& combine) {
@@ -103,19 +111,53 @@ inline Ints rotate_lanes(const BFloat16* x, float* rotated) {
   return most;
 }
 
-inline void quantise_group(const BFloat16* x, int64_t terms, int8_t* to, float* scale, int32_t* correction) {
+// A stage of rotate_convrot() with quadruples `step` apart, a vector at a time where they are that far.
+template <typename Vector, typename Load, typename Store>
+void convrot_stage(float* x, int64_t terms, int64_t step, int64_t width, const Load& load, const Store& store) {
+  for (int64_t four = 0; four < terms; four += 4 * step) {
+    for (int64_t i = four; i < four + step; i += width) {
+      const Vector a = load(x + i), b = load(x + i + step), c = load(x + i + 2 * step), d = load(x + i + 3 * step);
+      const Vector sum = (a + b) + (c + d);
+      store(x + i, sum - (d + d));
+      store(x + i + step, sum - (c + c));
+      store(x + i + 2 * step, sum - (b + b));
+      store(x + i + 3 * step, sum - (a + a));
+    }
+  }
+}
+
+// As rotate_convrot() for each group of x [terms], a multiple of the group; `x` has room for a vector behind them.
+inline void convrot(float* x, int64_t terms, int group) {
+  for (int64_t i = 0; i < terms; i += simd::kWidth) {
+    const Floats v = simd::load(x + i), pairs = v + permute_fours<0xB1>(v);  // neighbours
+    const Floats across = permute_fours<0x1B>(v);
+    simd::store(x + i, pairs + permute_fours<0x4E>(pairs) - (across + across));
+  }
+  if (group >= 16)
+    convrot_stage<__m128>(
+        x, terms, 4, 4, [](const float* p) { return _mm_loadu_ps(p); },
+        [](float* p, __m128 v) { _mm_storeu_ps(p, v); });
+  float factor = group >= 16 ? 0.25f : 0.5f;
+  for (int64_t step = 16; step < group; step *= 4, factor *= 0.5f)
+    convrot_stage<Floats>(
+        x, terms, step, simd::kWidth, [](const float* p) { return simd::load(p); },
+        [](float* p, Floats v) { simd::store(p, v); });
+  for (int64_t i = 0; i < terms; i += simd::kWidth) simd::store(x + i, simd::load(x + i) * simd::set(factor));
+}
+
+inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_t* to, float* scale,
+                           int32_t* correction) {
   alignas(64) float values[kInt8Group];
   const int64_t stored = (terms + 3) / 4 * 4, padded = (terms + simd::kWidth - 1) / simd::kWidth * simd::kWidth;
   Ints most;
-  if (terms == kInt8Group) {
+  if (rotation == kInt8Hadamard && terms == kInt8Group) {
     most = rotate_lanes(x, values);
   } else {
+    for (int64_t i = 0; i < padded; i += simd::kWidth)
+      simd::store(values + i, simd::load(x + i, std::min(simd::kWidth, terms - i)));
+    if (rotation > 0) convrot(values, terms, rotation);
     most = set_ints(0);
-    for (int64_t i = 0; i < padded; i += simd::kWidth) {
-      const Floats value = simd::load(x + i, std::min(simd::kWidth, terms - i));
-      most = largest_magnitudes(most, value);
-      simd::store(values + i, value);
-    }
+    for (int64_t i = 0; i < padded; i += simd::kWidth) most = largest_magnitudes(most, simd::load(values + i));
   }
   const Int8Scale scaled = int8_scale(std::bit_cast<float>(largest_of(most)));
   const Floats factor = simd::set(scaled.factor);

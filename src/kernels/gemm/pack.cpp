@@ -190,7 +190,8 @@ void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::b
   pack_rows(stored, 0, matrix, out);
 }
 
-void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out) {
+void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out,
+               std::span<const float> scales) {
   IndexRange rows{first_row, first_row};
   for (const TensorView& part : stored) {
     ZT_CHECK(part.rank() == 2 && part.extent(1) == matrix.k && part.contiguous(), "pack: {} in [{}, {}]",
@@ -203,7 +204,7 @@ void pack_rows(std::span<const TensorView> stored, int64_t first_row, const Pack
   if (rows.begin == rows.end) return;
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_pack(stored, rows, matrix, out);
   if (matrix.layout == PackedLayout::kTiles) return amx_pack(stored, rows, matrix, out);
-  if (matrix.dtype == DType::kI8) return int8_pack(stored, rows, matrix, out);
+  if (matrix.dtype == DType::kI8) return int8_pack(stored, rows, matrix, scales, out);
   const int64_t columns = panel_columns(matrix.layout);
   with_compute_type(matrix.dtype, "a packed matrix",
                     [&](auto type) { pack_panels<typename decltype(type)::type>(stored, rows, matrix, columns, out); });

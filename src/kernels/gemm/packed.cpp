@@ -287,9 +287,15 @@ std::vector<PackedLayout> packed_layouts(DType dtype) {
   return layouts;
 }
 
+bool int8_rotation_possible(int64_t rotation, int64_t k) {
+  if (rotation == kInt8Hadamard || rotation == 0) return true;
+  return (rotation == 4 || rotation == 16 || rotation == 64 || rotation == 256) && k % rotation == 0;
+}
+
 std::string packed_layout_name(const PackedMatrix& matrix) {
   const char* dtype = matrix.dtype == DType::kI8 ? "i8" : matrix.dtype == DType::kBF16 ? "bf16" : "f32";
-  return fmt::format("{}.{}", dtype, layout_text(matrix));
+  const bool as_file = matrix.dtype == DType::kI8 && matrix.rotation != kInt8Hadamard;
+  return fmt::format("{}.{}{}", dtype, layout_text(matrix), as_file ? fmt::format(".rotation{}", matrix.rotation) : "");
 }
 
 DType operand_dtype(const PackedMatrix& w) {

@@ -21,11 +21,17 @@ namespace zoetrope::kernels {
 // packed_amx.h.
 enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn, kTiles };
 
+// How terms are rotated before they become int8 (int8_groups.h): by our own matrix, or as a file has its weights: 0:
+// not, or ConvRot's group.
+inline constexpr int kInt8Hadamard = -1;
+bool int8_rotation_possible(int64_t rotation, int64_t k);
+
 struct PackedMatrix {
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes() of them
   int64_t n = 0, k = 0;
   DType dtype = DType::kF32;  // F32, BF16, or I8: w and x are quantised as int8_groups.h says
   PackedLayout layout = PackedLayout::kColumns64;
+  int rotation = kInt8Hadamard;  // of I8
   explicit operator bool() const { return data != nullptr; }
 };
 
@@ -33,7 +39,8 @@ struct PackedMatrix {
 // no int8 dot products.
 PackedLayout packed_layout(DType dtype);
 std::vector<PackedLayout> packed_layouts(DType dtype);
-// "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype and layout.
+// "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype, layout and
+// rotation.
 std::string packed_layout_name(const PackedMatrix& matrix);
 
 size_t packed_bytes(const PackedMatrix& matrix);  // from n, k, dtype and layout
@@ -42,8 +49,11 @@ int64_t panel_columns(PackedLayout layout);       // of those that are panels
 // via float32, to nearest even. On the calling thread.
 void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
 // The same for some rows of w: `stored` are rows [first_row, first_row + their number), `out` is the whole result. Both
-// ends are multiples of packed_row_step(), but for the end of w. Other rows may be packed at the same time.
-void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out);
+// ends are multiples of packed_row_step(), but for the end of w. Other rows may be packed at the same time. `scales` of
+// I8, of all rows of w: its values are integers times these, rotated back as `rotation` says, and the integers are what
+// is packed; empty: they are rounded to int8, each row with a scale of its own.
+void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out,
+               std::span<const float> scales = {});
 int64_t packed_row_step(const PackedMatrix& matrix);
 // Rows from one multiple of packed_part_rows() to another are bytes of their own of the result, from packed_begin() of
 // the first to packed_begin() of the second; that of N is packed_bytes(). A multiple of packed_row_step().

@@ -44,6 +44,15 @@ float largest_magnitude(const float* row, int64_t count) {
   return std::bit_cast<float>(most);
 }
 
+// The integers that times `scale` are the row. Rotated back in float32, they are off by less than a thousandth.
+void restore_codes(std::span<const float> row, float scale, uint8_t* to) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    const float code = scale == 0 ? 0 : std::nearbyint(row[i] / scale);
+    ZT_CHECK(-128 <= code && code <= 127, "int8 code {}", code);
+    to[i] = static_cast<uint8_t>(static_cast<int>(code) + kOffset);
+  }
+}
+
 }  // namespace
 
 size_t int8_panel_bytes(const PackedMatrix& matrix) {
@@ -52,7 +61,10 @@ size_t int8_panel_bytes(const PackedMatrix& matrix) {
 }
 
 // The columns of a panel are quantised side by side and then written four terms of all of them at a time.
-void int8_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out) {
+void int8_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix,
+               std::span<const float> given, std::byte* out) {
+  ZT_CHECK(int8_rotation_possible(matrix.rotation, matrix.k), "rotation {} of {}", matrix.rotation, matrix.k);
+  ZT_CHECK(given.empty() ? matrix.rotation == kInt8Hadamard : std::ssize(given) == matrix.n, "{} scales", given.size());
   const StoredRows source(stored, matrix.k);
   const int64_t columns = panel_columns(matrix.layout), terms = panel_terms(matrix);
   std::vector<float> row(static_cast<size_t>(matrix.k));
@@ -65,10 +77,15 @@ void int8_pack(std::span<const TensorView> stored, IndexRange rows, const Packed
       scales[column] = 0;
       if (first + column >= rows.end) continue;
       source.widen(first + column - rows.begin, row.data());
-      rotate_row(row.data(), matrix.k);
+      rotate_row(row.data(), matrix.k, matrix.rotation);
+      uint8_t* const bytes = panel.data() + column * terms;
+      if (!given.empty()) {
+        scales[column] = given[static_cast<size_t>(first + column)];
+        restore_codes(row, scales[column], bytes);
+        continue;
+      }
       const Int8Scale scale = int8_scale(largest_magnitude(row.data(), matrix.k));
       scales[column] = scale.scale;
-      uint8_t* const bytes = panel.data() + column * terms;
       for (int64_t i = 0; i < matrix.k; ++i)
         bytes[i] = static_cast<uint8_t>(quantised(row[static_cast<size_t>(i)] * scale.factor) + kOffset);
     }
@@ -141,7 +158,7 @@ class Product {
       const BFloat16* from = x.data<BFloat16>() + row * x.stride(0);
       for (int64_t group = 0; group < pass_.groups; ++group) {
         const int64_t first = group * kInt8Group, stored = int8_stored_terms(w_.k, group);
-        kernel_.quantise(from + first, std::min(kInt8Group, w_.k - first), x_of(group) + row * stored,
+        kernel_.quantise(from + first, std::min(kInt8Group, w_.k - first), w_.rotation, x_of(group) + row * stored,
                          scales_ + at(group, row), corrections_ + at(group, row));
       }
     }
@@ -212,7 +229,7 @@ std::vector<float> int8_product_reference(const TensorView& x, const PackedMatri
   std::vector<float> scales(static_cast<size_t>(groups));
   for (int64_t m = 0; m < rows; ++m) {
     for (int64_t i = 0; i < w.k; ++i) row[static_cast<size_t>(i)] = to_float(x.data<BFloat16>()[m * x.stride(0) + i]);
-    rotate_row(row.data(), w.k);
+    rotate_row(row.data(), w.k, w.rotation);
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t first = group * kInt8Group, end = std::min(w.k, first + kInt8Group);
       const Int8Scale scale = int8_scale(largest_magnitude(row.data() + first, end - first));

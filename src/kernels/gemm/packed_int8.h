@@ -15,7 +15,8 @@ namespace zoetrope::kernels {
 // A panel of 16 or 64 rows of w is [K / 4][columns][4 terms], each plus 128 (dot products take one unsigned operand),
 // then a float32 scale per column. Zeros beyond N and K.
 size_t int8_panel_bytes(const PackedMatrix& matrix);
-void int8_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out);
+void int8_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix,
+               std::span<const float> scales, std::byte* out);
 
 // A group of a few rows of x times a panel.
 struct Int8Tile {
@@ -32,8 +33,8 @@ struct Int8Tile {
 
 struct Int8Kernel {
   int64_t columns;  // of a panel
-  // A row of x [terms], a multiple of four or the last group's terms, as int8: rotated where it is a whole group.
-  void (*quantise)(const BFloat16* x, int64_t terms, int8_t* to, float* scale, int32_t* correction);
+  // A row of x [terms], a multiple of four or the last group's terms, as int8: rotated as a group of such a matrix.
+  void (*quantise)(const BFloat16* x, int64_t terms, int rotation, int8_t* to, float* scale, int32_t* correction);
   void (*multiply)(const Int8Tile& tile, int64_t rows);  // at most kTileRows
   decltype(PackedKernel::finish) finish;
 };

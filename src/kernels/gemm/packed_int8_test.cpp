@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/hash.h"
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/int8_groups.h"
 #include "kernels/gemm/packed.h"
@@ -28,15 +29,17 @@ bool multiplies(PackedLayout layout) {
 struct Packed {
   Tensor memory;
   PackedMatrix matrix;
-  Packed(const TensorView& stored, PackedLayout layout) {
+  Packed(const TensorView& stored, PackedLayout layout, int rotation = kInt8Hadamard,
+         std::span<const float> scales = {}) {
     matrix.n = stored.extent(0);
     matrix.k = stored.extent(1);
     matrix.dtype = DType::kI8;
     matrix.layout = layout;
+    matrix.rotation = rotation;
     memory = Tensor(DType::kU8, {static_cast<int64_t>(packed_bytes(matrix))});
     std::memset(memory.data<char>(), 0x7f, memory.view().bytes());  // what pack() leaves out shows
     matrix.data = memory.data<std::byte>();
-    pack({&stored, 1}, matrix, memory.data<std::byte>());
+    pack_rows({&stored, 1}, 0, matrix, memory.data<std::byte>(), scales);
   }
 };
 
@@ -169,6 +172,100 @@ TEST(Int8Gemm, WithinTheBoundOfItsRounding) {
           }
           const auto at = static_cast<size_t>(m * kColumns + n);
           ASSERT_LE(std::fabs(actual[at] - exact[at]), bound * (1 + 1e-4) + 1e-6) << m << " " << n << " k=" << k;
+        }
+      }
+    }
+  }
+}
+
+// Weights as a file has them in int8: codes, their scales, and the values by their definition, in integers.
+struct Codes {
+  int64_t rows, k;
+  std::vector<int> codes;
+  std::vector<float> scales, values;
+  Codes(int64_t n, int64_t terms, int group) : rows(n), k(terms) {
+    uint64_t state = 11;
+    for (int64_t i = 0; i < n * k; ++i) codes.push_back(static_cast<int>(split_mix(++state) % 256) - 128);
+    for (int64_t row = 0; row < n; ++row) scales.push_back(0.001f * static_cast<float>(row % 7 + 1));
+    scales.back() = 0;  // a row of zeros may have any scale
+    std::fill(codes.end() - k, codes.end(), 0);
+    std::vector<int> whole = codes;
+    int root = 1;
+    for (int64_t step = 1; step < group; step *= 4, root *= 2) {
+      for (int64_t i = 0; i < n * k; ++i) {
+        if (i % k / step % 4 != 0) continue;
+        int* const x = whole.data() + i;
+        const int a = x[0], b = x[step], c = x[2 * step], d = x[3 * step];
+        x[0] = a + b + c - d;
+        x[step] = a + b - c + d;
+        x[2 * step] = a - b + c + d;
+        x[3 * step] = -a + b + c + d;
+      }
+    }
+    for (int64_t i = 0; i < n * k; ++i)
+      values.push_back(static_cast<float>(whole[static_cast<size_t>(i)]) / static_cast<float>(root) *
+                       scales[static_cast<size_t>(i / k)]);
+  }
+  TensorView stored() const { return {const_cast<float*>(values.data()), DType::kF32, {rows, k}}; }
+};
+
+// The rotations of files, and sizes that their groups divide: of whole groups of 256, and of less.
+const std::pair<int, int64_t> kOfFiles[] = {{0, 3},    {0, 300}, {4, 4},    {4, 20},    {4, 260},   {16, 48},
+                                            {16, 272}, {64, 64}, {64, 448}, {256, 256}, {256, 1024}};
+
+TEST(Int8Gemm, CodesOfFilesAreTakenAsTheyAre) {
+  for (const auto& [rotation, k] : kOfFiles) {
+    const Codes codes(70, k, rotation);
+    for (const PackedLayout layout : kLayouts) {
+      SCOPED_TRACE(testing::Message() << "rotation=" << rotation << " k=" << k);
+      const Packed packed(codes.stored(), layout, rotation, codes.scales);
+      const int64_t columns = panel_columns(layout), terms = int8_stored_terms(k);
+      const int64_t panel = (terms + static_cast<int64_t>(sizeof(float))) * columns;
+      for (int64_t n = 0; n < codes.rows; ++n) {
+        const auto* const bytes = reinterpret_cast<const uint8_t*>(packed.matrix.data) + n / columns * panel;
+        for (int64_t i = 0; i < k; ++i)
+          ASSERT_EQ(bytes[(i / 4 * columns + n % columns) * 4 + i % 4] - 128,
+                    codes.codes[static_cast<size_t>(n * k + i)])
+              << n << " " << i;
+        ASSERT_EQ(reinterpret_cast<const float*>(bytes + terms * columns)[n % columns],
+                  codes.scales[static_cast<size_t>(n)]);
+      }
+    }
+  }
+}
+
+// Only x is rounded: by half a scale of its row and group where it is rotated as the weights are.
+TEST(Int8Gemm, ProductsWithCodesOfFilesRoundActivationsOnly) {
+  constexpr int64_t kRows = 7, kColumns = 70;
+  for (const auto& [rotation, k] : kOfFiles) {
+    SCOPED_TRACE(testing::Message() << "rotation=" << rotation << " k=" << k);
+    const Codes codes(kColumns, k, rotation);
+    const Data data(kRows, kColumns, k);
+    for (const PackedLayout layout : kLayouts) {
+      const Packed packed(codes.stored(), layout, rotation, codes.scales);
+      const std::vector<double> expected = data.product(packed.matrix, "reference");
+      if (multiplies(layout)) {
+        EXPECT_EQ(data.product(packed.matrix, "", 1), expected);
+        EXPECT_EQ(data.product(packed.matrix, "", 3), expected);
+      }
+      for (int64_t m = 0; m < kRows; ++m) {
+        std::vector<float> row;
+        for (int64_t i = 0; i < k; ++i) row.push_back(static_cast<float>(data.x_at(m, i)));
+        std::vector<float> rotated = row;
+        rotate_row(rotated.data(), k, rotation);
+        for (int64_t n = 0; n < kColumns; ++n) {
+          double exact = 0, bound = 0;
+          for (int64_t i = 0; i < k; ++i) {
+            exact += static_cast<double>(row[static_cast<size_t>(i)]) * codes.values[static_cast<size_t>(n * k + i)];
+            float most = 0;
+            const int64_t group = i / kInt8Group * kInt8Group;
+            for (int64_t j = group; j < std::min(k, group + kInt8Group); ++j)
+              most = std::max(most, std::fabs(rotated[static_cast<size_t>(j)]));
+            bound += std::abs(codes.codes[static_cast<size_t>(n * k + i)]) * codes.scales[static_cast<size_t>(n)] *
+                     most / kInt8Most / 2;
+          }
+          ASSERT_LE(std::fabs(expected[static_cast<size_t>(m * kColumns + n)] - exact), bound * (1 + 1e-4) + 1e-6)
+              << m << " " << n;
         }
       }
     }

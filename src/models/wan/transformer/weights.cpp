@@ -93,6 +93,7 @@ class Reader {
     packed.layout = kernels::packed_layout(packed.dtype);
     packed.n = shape[0] * static_cast<int64_t>(specs.size());
     packed.k = shape.size() / shape[0];
+    const std::vector<float> scales = int8_scales(specs, packed);
     io::PackedWeight weight;
     for (const io::TensorSpec* spec : specs) {
       weight.names.push_back(spec->name);
@@ -103,19 +104,35 @@ class Reader {
     weight.row_step = kernels::packed_row_step(packed);
     weight.part_rows = kernels::packed_part_rows(packed);
     weight.begin = [packed](int64_t row) { return kernels::packed_begin(packed, row); };
-    weight.pack = [packed, form](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
+    weight.pack = [packed, form, scales](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
       std::vector<Tensor> made;
       std::vector<TensorView> matrices;
       for (const TensorView& one : stored) {
         if (form) made.push_back(in_form(one, form, packed.dtype));
         matrices.push_back(form ? made.back().view() : one.reshape({one.extent(0), packed.k}));
       }
-      kernels::pack_rows(matrices, first_row, packed, out);
+      kernels::pack_rows(matrices, first_row, packed, out, scales);
     };
     loader_.add(std::move(weight), [&to, packed](const std::byte* at) {
       to.weight = packed;
       to.weight.data = at;
     });
+  }
+  // Of a matrix that its files have in int8 and that can be multiplied as it is there: the scales of its rows, and its
+  // rotation in `packed`. Else none.
+  std::vector<float> int8_scales(const std::vector<const io::TensorSpec*>& specs, kernels::PackedMatrix& packed) const {
+    std::vector<float> scales;
+    std::optional<int64_t> rotation;
+    if (packed.dtype != DType::kI8) return scales;
+    for (const io::TensorSpec* spec : specs) {
+      const std::optional<io::Int8Codes> codes = source_.int8_codes(spec->name);
+      if (!codes || rotation.value_or(codes->rotation) != codes->rotation) return {};
+      rotation = codes->rotation;
+      scales.insert(scales.end(), codes->scales.begin(), codes->scales.end());
+    }
+    if (!kernels::int8_rotation_possible(*rotation, packed.k)) return {};
+    packed.rotation = static_cast<int>(*rotation);
+    return scales;
   }
   TensorView joined_tensors(const std::vector<const io::TensorSpec*>& specs) const {
     std::vector<std::string> names;
