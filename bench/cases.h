@@ -162,6 +162,7 @@ struct PipelineSettings {
   int64_t width = 160;
   int64_t num_frames = 9;
   int64_t num_inference_steps = 4;
+  std::string recipe = "none";
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";
   int64_t ranks = 4;

@@ -16,6 +16,7 @@
 #include "bench/strategies.h"
 #include "bench/words.h"
 #include "pipeline/dtype_name.h"
+#include "pipeline/recipes.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope::bench {
@@ -26,6 +27,7 @@ using comm::Communicator;
 constexpr int64_t kMostRanks = 256;
 constexpr int kMostBatch = 64;
 constexpr int kTracedBatch = 2;
+constexpr const char* kNoRecipe = "none";
 // The published six, then ours.
 const std::vector<std::string> kStrategies = {"flash",
                                               "ring",
@@ -78,8 +80,11 @@ class PipelineBench {
              settings.traces, kTracedBatch, settings.batch);
       if (leads()) traces_.emplace(settings.traces);
     }
-    if (choose_dtypes("dtype", settings.published.dtype).size() > 1)
-      fail("dtype={}: name one for the transformer, bf16 or float32", settings.published.dtype);
+    const std::vector<std::string> dtypes = choose_dtypes("dtype", settings.published.dtype, true);
+    if (dtypes.size() > 1)
+      fail("dtype={}: name one for the transformer, bf16, float32 or int8", settings.published.dtype);
+    dtype_ = dtypes.front() == "int8" ? DType::kI8 : pipeline::dtype_of(dtypes.front());
+    if (settings.recipe != kNoRecipe) pipeline::apply_recipe(settings.recipe, recipe_);
     open({}).describe(requests(1, 0).front());  // refuses the model and the size, whatever the strategy is
     if (settings.strategies != "all")
       for (const NamedStrategy& named : strategies_)
@@ -140,7 +145,7 @@ class PipelineBench {
     options.weights_seed = published.weights_seed;
     if (published.layers > 0) options.layers = published.layers;
     options.keep_weights = KeepWeights::kAll;
-    options.dtype = pipeline::dtype_of(published.dtype);
+    options.dtype = dtype_;
     options.text_encoder_dtype = pipeline::dtype_of(settings_.text_encoder_dtype);
     options.vae_dtype = pipeline::dtype_of(settings_.vae_dtype);
     if (world_ == nullptr) options.ranks = settings_.ranks;
@@ -156,6 +161,7 @@ class PipelineBench {
     std::vector<Request> all(static_cast<size_t>(batch));
     for (size_t video = 0; video < all.size(); ++video) {
       Request& request = all[video];
+      request = recipe_;
       request.prompt = fmt::format("A red cat runs across the market at dawn, video {}, take {}.", video, take);
       request.negative_prompt = "grey, blurred";
       request.height = settings_.height;
@@ -210,6 +216,7 @@ class PipelineBench {
     say(named, "loading weights");
     std::vector<Request> one = requests(1, -1);
     one.front().num_inference_steps = 1;
+    one.front().sigmas.clear();
     generate(model, one);
   }
 
@@ -273,6 +280,8 @@ class PipelineBench {
   const Progress& progress_;
   const std::function<bool()>& cancelled_;
   Outcome& outcome_;
+  DType dtype_ = DType::kBF16;
+  pipeline::GenerateOptions recipe_;  // what every request begins with
   const std::vector<NamedStrategy> strategies_;
   const std::vector<int> batches_;
   std::optional<MadeFolder> traces_;
@@ -286,8 +295,11 @@ std::vector<Section> PipelineBench::sections() {
   Section runs, phases;
   runs.name = "pipeline";
   runs.title = "Whole runs";
-  runs.note = fmt::format("{}: {} x {}, {} frames, {} steps. {}", settings_.published.model, settings_.width,
-                          settings_.height, settings_.num_frames, settings_.num_inference_steps, kNote);
+  runs.note = fmt::format("{}: {} x {}, {} frames, {}. {}", settings_.published.model, settings_.width,
+                          settings_.height, settings_.num_frames,
+                          settings_.recipe == kNoRecipe ? fmt::format("{} steps", settings_.num_inference_steps)
+                                                        : fmt::format("recipe {}", settings_.recipe),
+                          kNote);
   BarPlot plot;
   plot.title = "Seconds per video by batch size";
   plot.y_label = "seconds";
@@ -320,6 +332,8 @@ std::vector<Section> PipelineBench::sections() {
 }  // namespace
 
 OptionSet describe(PipelineSettings& settings) {
+  std::vector<std::string> recipes = pipeline::recipe_names();
+  recipes.insert(recipes.begin(), kNoRecipe);
   OptionSet options = describe_published(settings.published, "timed runs of each batch; one at least");
   options
       .text("strategies", settings.strategies,
@@ -329,6 +343,7 @@ OptionSet describe(PipelineSettings& settings) {
       .integer("width", settings.width, {16, 16384}, "pixels, a multiple of 16")
       .integer("num_frames", settings.num_frames, {1, 4093}, "frames, 4k + 1")
       .integer("num_inference_steps", settings.num_inference_steps, {1, 1000}, "denoising steps")
+      .choice("recipe", settings.recipe, recipes, "of `zoetrope generate`: its steps, schedule and guidance")
       .dtype("text_encoder_dtype", settings.text_encoder_dtype, "dtype of the text encoder")
       .dtype("vae_dtype", settings.vae_dtype, "dtype of the VAE")
       .integer("ranks", settings.ranks, {1, kMostRanks},

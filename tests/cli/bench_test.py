@@ -505,6 +505,15 @@ def a_batch_that_does_not_fit_leaves_the_other_rows(cwd):
 
 
 @test
+def pipeline_takes_a_recipe(cwd):
+    sent = []  # a recipe has one branch
+    for word in ("recipe=lightning_4", "num_inference_steps=4"):
+        bench(cwd, "pipeline", *PIPELINE, word, "strategies=ulysses", "ranks=2", "batch=1", "json=out.json")
+        sent.append(json.loads((pathlib.Path(cwd) / "out.json").read_text())["pipeline"][0]["bytes_sent"])
+    assert 1.5 < sent[1] / sent[0] < 2.1, sent
+
+
+@test
 def bad_runs_of_a_pipeline_are_refused(cwd):
     for words, *said in ((["height=40"], "height=40", "multiple of 16"), (["num_frames=4"], "num_frames=4", "4k + 1"),
                          (["batch=0"], "'0'"), (["batch=1,65"], "'65'"), (["dtype=all"], "dtype=all", "bf16"),
@@ -512,7 +521,7 @@ def bad_runs_of_a_pipeline_are_refused(cwd):
                          (["strategies=spiral"], "attention=spiral is not known"), (["strategies=auto"], "strategies=auto"),
                          (["strategies=ulysses_ring", "ranks=3"], "a context of 3 ranks"),
                          (["model=missing"], "missing"), (["steps=3"], "num_inference_steps"),
-                         (["traces=new/traces"], "new/traces")):
+                         (["traces=new/traces"], "new/traces"), (["recipe=fast"], "recipe=fast", "lightning_4")):
         refused(cwd, bench(cwd, "pipeline", *PIPELINE, *words), *said)
     if shutil.which("mpirun") is not None:
         refused(cwd, bench(cwd, "pipeline", *PIPELINE, "height=40", ranks=2), "height=40")
