@@ -161,7 +161,7 @@ struct PipelineSettings {
   int64_t height = 256;
   int64_t width = 160;
   int64_t num_frames = 9;
-  int64_t num_inference_steps = 4;
+  std::optional<int64_t> num_inference_steps;  // unset: four, or those of the recipe
   std::string recipe = "none";
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";

@@ -13,10 +13,12 @@
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/weight_memory.h"
+#include "planner/available.h"
 #include "tensor/copy_of.h"
 #include "tensor/element.h"
 
@@ -70,7 +72,7 @@ Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& sett
   return text;
 }
 
-// One expert.
+// Measures one expert.
 class Measurement {
  public:
   Measurement(const pipeline::ModelFolder& model, size_t expert, const Tensor& text, const Int8ErrorSettings& settings,
@@ -101,7 +103,7 @@ class Measurement {
   }
 
  private:
-  // Of the residual stream behind a block: what the block made of it may be read and replaced.
+  // Called with the residual stream behind a block, which may be read and replaced.
   using AtBlock = std::function<void(size_t block, const TensorView& stream)>;
   using Forward = std::function<const Tensor&(size_t at, const AtBlock& at_block)>;
   struct Recorded {
@@ -186,6 +188,20 @@ class Measurement {
   std::vector<std::vector<Tensor>> in_int8_;
 };
 
+// All packed weights in bf16, unless weight_memory says how many of them.
+void require_memory(const pipeline::Expert& expert, const Int8ErrorSettings& settings) {
+  if (pipeline::weight_memory_bytes(settings.run) > 0) return;
+  planner::AvailableQuery query;
+  query.user_limit = settings.run.memory_limit;
+  const std::vector<planner::MemoryLimit> limits = planner::memory_limits(query);
+  const planner::Bytes needed(io::resident_bytes(wan::transformer_tensors(expert.config), DType::kBF16));
+  if (!limits.empty() && needed > limits.front().available)
+    fail(
+        "the transformer's weights in bf16 take {}, and {} is {}; set weight_memory=GB, and the rest is read as it is "
+        "used",
+        needed.text(), limits.front().what, limits.front().available.text());
+}
+
 // In the middles of equal parts of what an expert denoises.
 std::vector<float> timesteps_of(const pipeline::ModelFolder& model, size_t expert, const Int8ErrorSettings& settings) {
   const auto train = static_cast<double>(model.scheduler.num_train_timesteps);
@@ -202,8 +218,8 @@ std::vector<float> timesteps_of(const pipeline::ModelFolder& model, size_t exper
 
 }  // namespace
 
-std::vector<pipeline::Int8Errors> measure_int8_errors(const pipeline::ModelFolder& model,
-                                                      const Int8ErrorSettings& settings) {
+void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings) {
+  for (const pipeline::Expert& expert : model.experts) require_memory(expert, settings);
   Stream stream(comm::process_threads(settings.run.threads));
   const Tensor text = text_of(model, settings, stream);
   int64_t total = 0, done = 0;
@@ -211,14 +227,12 @@ std::vector<pipeline::Int8Errors> measure_int8_errors(const pipeline::ModelFolde
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };
-  std::vector<pipeline::Int8Errors> found;
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Measurement measurement(model, i, text, settings, stream, count);
-    found.push_back({pipeline::transformer_identity(model, i),
-                     fmt::format("{} of {}", i == 0 ? "transformer" : "transformer_2", model.folder.string()),
-                     measurement.run(timesteps_of(model, i, settings))});
+    settings.found({pipeline::transformer_identity(model, i),
+                    fmt::format("{} of {}", i == 0 ? "transformer" : "transformer_2", model.folder.string()),
+                    measurement.run(timesteps_of(model, i, settings))});
   }
-  return found;
 }
 
 }  // namespace zoetrope::bench

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "pipeline/int8_calibration.h"
 #include "pipeline/model_folder.h"
@@ -18,15 +17,15 @@ struct Int8ErrorSettings {
   std::function<void()> poll;  // may throw to give up
   // Forwards that are done, of all.
   std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(const pipeline::Int8Errors& errors)> found;  // when an expert is measured
 };
 
-// One entry for each expert. Latents and conditions are random, the text is the prompt's; of random weights it is
-// random too, because their text encoder says nothing. 128 tokens. A forward in bf16 leaves the residual stream behind
-// each block, a forward in int8 what each block makes of the stream before it. Then every block has a forward in bf16
-// in which the difference of the two is added behind it, several times over, so that it stands out from what rounding
-// changes; the distance of the velocity is divided by that factor. Throws Error where the CPU has no int8, where a
-// velocity is not finite, and what loading throws.
-std::vector<pipeline::Int8Errors> measure_int8_errors(const pipeline::ModelFolder& model,
-                                                      const Int8ErrorSettings& settings);
+// Expert by expert. Latents and conditions are random, the text is the prompt's; with random weights it is random too,
+// because their text encoder says nothing. 128 tokens. A forward in bf16 leaves the residual stream behind each block,
+// a forward in int8 what each block makes of the stream before it. Then every block has a forward in bf16 in which the
+// difference of the two is added behind it, several times over, so that it stands out from what rounding changes; the
+// distance of the velocity is divided by that factor. Throws Error where the CPU has no int8, where the weights in bf16
+// do not fit into memory, where a velocity is not finite, and what loading throws.
+void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings);
 
 }  // namespace zoetrope::bench

@@ -28,6 +28,7 @@ constexpr int64_t kMostRanks = 256;
 constexpr int kMostBatch = 64;
 constexpr int kTracedBatch = 2;
 constexpr const char* kNoRecipe = "none";
+constexpr int64_t kSteps = 4;
 // The published six, then ours.
 const std::vector<std::string> kStrategies = {"flash",
                                               "ring",
@@ -84,6 +85,9 @@ class PipelineBench {
     if (dtypes.size() > 1)
       fail("dtype={}: name one for the transformer, bf16, float32 or int8", settings.published.dtype);
     dtype_ = dtypes.front() == "int8" ? DType::kI8 : pipeline::dtype_of(dtypes.front());
+    if (settings.recipe != kNoRecipe && settings.num_inference_steps)
+      fail("num_inference_steps={}: recipe={} has steps of its own; leave one of them out",
+           *settings.num_inference_steps, settings.recipe);
     if (settings.recipe != kNoRecipe) pipeline::apply_recipe(settings.recipe, recipe_);
     open({}).describe(requests(1, 0).front());  // refuses the model and the size, whatever the strategy is
     if (settings.strategies != "all")
@@ -167,7 +171,7 @@ class PipelineBench {
       request.height = settings_.height;
       request.width = settings_.width;
       request.num_frames = settings_.num_frames;
-      request.num_inference_steps = settings_.num_inference_steps;
+      request.num_inference_steps = settings_.num_inference_steps.value_or(kSteps);
       request.seed = static_cast<int64_t>(video);
     }
     return all;
@@ -297,8 +301,9 @@ std::vector<Section> PipelineBench::sections() {
   runs.title = "Whole runs";
   runs.note = fmt::format("{}: {} x {}, {} frames, {}. {}", settings_.published.model, settings_.width,
                           settings_.height, settings_.num_frames,
-                          settings_.recipe == kNoRecipe ? fmt::format("{} steps", settings_.num_inference_steps)
-                                                        : fmt::format("recipe {}", settings_.recipe),
+                          settings_.recipe == kNoRecipe
+                              ? fmt::format("{} steps", settings_.num_inference_steps.value_or(kSteps))
+                              : fmt::format("recipe {}", settings_.recipe),
                           kNote);
   BarPlot plot;
   plot.title = "Seconds per video by batch size";
@@ -342,8 +347,10 @@ OptionSet describe(PipelineSettings& settings) {
       .integer("height", settings.height, {16, 16384}, "pixels, a multiple of 16")
       .integer("width", settings.width, {16, 16384}, "pixels, a multiple of 16")
       .integer("num_frames", settings.num_frames, {1, 4093}, "frames, 4k + 1")
-      .integer("num_inference_steps", settings.num_inference_steps, {1, 1000}, "denoising steps")
-      .choice("recipe", settings.recipe, recipes, "of `zoetrope generate`: its steps, schedule and guidance")
+      .integer("num_inference_steps", settings.num_inference_steps, {1, 1000},
+               "denoising steps; unset: 4, or those of the recipe")
+      .choice("recipe", settings.recipe, recipes,
+              "a recipe of `zoetrope generate`, with its steps, schedule and guidance")
       .dtype("text_encoder_dtype", settings.text_encoder_dtype, "dtype of the text encoder")
       .dtype("vae_dtype", settings.vae_dtype, "dtype of the VAE")
       .integer("ranks", settings.ranks, {1, kMostRanks},

@@ -62,7 +62,7 @@ OptionSet describe_published(PublishedSettings& settings, const char* repeats) {
               "random: every tensor is generated, no file is read; checkpoint: those of the folder")
       .integer("weights_seed", settings.weights_seed, {0, INT64_MAX}, "seed of the random weights; unset: 0")
       .integer("layers", settings.layers, {0, kMostLayers}, "only the first layers of the model, this many; 0: all")
-      .text("dtype", settings.dtype, "bf16, float32 or all; `bench model` also takes int8")
+      .text("dtype", settings.dtype, "bf16, float32 or all; `bench model` and `bench pipeline` also take int8")
       .integer("threads", settings.threads, {0, kMostThreads}, "compute threads; 0: all that this process may use")
       .integer("repeat", settings.repeat, {0, 10000}, repeats);
   return options;

@@ -21,27 +21,58 @@ constexpr const char* kPrompt = "A cat walks on the grass, realistic style.";
 
 struct Int8Words {
   int64_t num_timesteps = 3;
-  std::string int8_calibration;
 };
 
 OptionSet describe(Int8Words& words) {
   OptionSet set;
   set.integer("num_timesteps", words.num_timesteps, {1, 1000},
-              "at which errors are measured, of each expert, spread over those that it denoises")
-      .text("int8_calibration", words.int8_calibration,
-            "the file of results; unset: zoetrope/int8.json in the user's cache folder");
+              "at which errors are measured, of each expert, spread over those that it denoises");
   return set;
+}
+
+// The keys of `zoetrope generate` that a measurement takes.
+constexpr const char* kTaken[] = {"model",
+                                  "weights",
+                                  "weights_seed",
+                                  "layers",
+                                  "transformer",
+                                  "transformer_2",
+                                  "text_encoder",
+                                  "vae",
+                                  "image_encoder",
+                                  "tokenizer",
+                                  "lora",
+                                  "lora_high",
+                                  "lora_low",
+                                  "prompt",
+                                  "max_sequence_length",
+                                  "boundary_ratio",
+                                  "text_encoder_dtype",
+                                  "weight_memory",
+                                  "weights_in_memory",
+                                  "memory_limit",
+                                  "threads",
+                                  "int8_calibration",
+                                  "dtype",
+                                  "int8_layers",
+                                  "budget"};
+
+void refuse_other_keys(const OptionSet& set) {
+  for (const auto& [key, value] : set.settings()) {
+    if (set.origin(key) != kCommandLine || std::ranges::find(kTaken, key) != std::end(kTaken)) continue;
+    fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
+  }
 }
 
 std::string help() {
   Int8Words words;
   return fmt::format(
-      "The keys of `zoetrope generate` that say which model it is, prompt and threads, and:\n{}\n"
-      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). "
-      "Below\n"
-      "stand the same for all blocks, and what any small change does, because bf16 then rounds otherwise. Runs with\n"
-      "dtype=int8 int8_layers=auto choose their blocks by it, within budget=.\n"
-      "LoRA files belong to the model: give those that runs will have.\n\n"
+      "The keys of `zoetrope generate` that say which model it is, prompt, threads, memory and int8_calibration (the "
+      "file of\nresults), and:\n{}\n"
+      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). The "
+      "last\nlines say the same of all blocks, and of any small change, because bf16 then rounds otherwise.\n"
+      "dtype=int8 int8_layers=auto chooses blocks by it, within budget=.\n"
+      "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",
       describe(words).help());
@@ -87,26 +118,34 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   settings.run.prompt = kPrompt;
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(take_own_words(arguments, own), settings.run, set);
+  refuse_other_keys(set);
   pipeline::read_prompt_files(settings.run);
   if (kernels::packed_layouts(DType::kI8).empty())
     fail("int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI), so nothing is to be measured");
-  const pipeline::Int8Calibration file(words.int8_calibration.empty() ? pipeline::Int8Calibration::default_file()
-                                                                      : std::filesystem::path(words.int8_calibration));
-  file.entries();  // refuses one that cannot be read
+  const pipeline::Int8Calibration file(settings.run.int8_calibration.empty()
+                                           ? pipeline::Int8Calibration::default_file()
+                                           : std::filesystem::path(settings.run.int8_calibration));
+  // What runs will have, and the measurement decides.
+  const ModelOptions defaults;
   settings.run.dtype = DType::kBF16;
+  settings.run.int8_layers = defaults.int8_layers;
+  settings.run.int8_calibration.clear();
+  settings.run.budget.reset();
   pipeline::check_model_options(settings.run);
   const auto model = pipeline::ModelFolder::open(settings.run);
+  file.require_writable();
   stop_at_safe_points();
-  bench::Int8ErrorSettings measured{settings.run, words.num_timesteps, {}, {}};
+  bench::Int8ErrorSettings measured{settings.run, words.num_timesteps, {}, {}, {}};
   measured.poll = [] {
-    if (interrupted()) fail("interrupted; nothing was stored");
+    if (interrupted()) fail("interrupted; what was measured is not stored");
   };
   Progress progress("Measure", "forward");
   measured.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  for (const pipeline::Int8Errors& errors : bench::measure_int8_errors(model, measured)) {
+  measured.found = [&](const pipeline::Int8Errors& errors) {
     file.remember(errors);
     print_errors(errors);
-  }
+  };
+  bench::measure_int8_errors(model, measured);
   print("stored in {}\n", file.file().string());
   return 0;
 }

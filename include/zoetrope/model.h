@@ -78,8 +78,9 @@ struct ModelOptions {
   // in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
   DType dtype = DType::kBF16;
   // With dtype I8, which blocks: "inner" (all but the first and the last), "all", numbers and ranges ("1-28"), where
-  // VACE's control blocks count on behind the model's, or "auto": as many as `budget` allows, by what `zoetrope int8`
-  // measured of this model. Throws Error where that is missing, or the budget is less than one block costs.
+  // VACE's control blocks count on behind the model's and a slash divides those of two experts, or "auto": as many as
+  // `budget` allows, by what `zoetrope int8` measured of this model. Throws Error where that is missing, or the budget
+  // is less than one block costs.
   std::string int8_layers = "inner";
   std::string int8_calibration;  // the file of `zoetrope int8`; empty: zoetrope/int8.json in the user's cache folder
   // How far the velocity of a step may be off that of bf16 (relative L2), for what is chosen by its error:

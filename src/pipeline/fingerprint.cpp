@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "base/input_file.h"
 #include "models/lora/lora.h"
-#include "pipeline/int8_calibration.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -27,8 +26,6 @@ class Lines {
     add(name, file.hash(io::TensorFile::Sample::kEnds));
   }
 
-  void words(const std::string& name, const std::string& value) { text_ += fmt::format("{}={}\n", name, value); }
-
   const std::string& text() const { return text_; }
 
  private:
@@ -38,7 +35,7 @@ class Lines {
     if (inside.empty() || *inside.begin() == "..") return file.filename().string();
     return fmt::format("model/{}", inside.generic_string());
   }
-  void add(const std::string& name, uint64_t hash) { words(name, fmt::format("{:016x}", hash)); }
+  void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
 
   const fs::path& folder_;
   std::string text_;
@@ -74,11 +71,7 @@ std::string fingerprint(const ModelFolder& model) {
     lines.whole(model.tokenizer_folder / name);
   }
   add_component(lines, model, model.text_encoder, "text_encoder");
-  for (size_t i = 0; i < model.experts.size(); ++i) {
-    add_expert(lines, model, i);
-    if (const auto& blocks = model.experts[i].config.int8_blocks; !blocks.empty())
-      lines.words(fmt::format("{} blocks in int8", kExperts[i]), block_ranges(blocks));
-  }
+  for (size_t i = 0; i < model.experts.size(); ++i) add_expert(lines, model, i);
   add_component(lines, model, model.vae, "vae");
   if (model.image_encoder) {
     add_component(lines, model, model.image_encoder->weights, "image_encoder");

@@ -11,11 +11,10 @@ namespace zoetrope::pipeline {
 // "model/transformer/config.json=<hash>" and so on, one line a file, each with a line feed: configs, tokenizer and
 // index files whole, of weight files size and header and the first and last 4 KiB of data. That is read in
 // milliseconds and tells other weights of the same shapes apart; one differing weight in the middle it does not see.
-// Blocks that are multiplied in int8 have a line too.
 std::string fingerprint(const ModelFolder& model);
 
-// One number for the weights of a transformer, LoRA files included, wherever its files are and whatever they are
-// called. As fingerprint() reads them.
+// One number for the weights of a transformer, LoRA files and their strengths included, wherever its files are and
+// whatever they are called. As fingerprint() reads them.
 std::string transformer_identity(const ModelFolder& model, size_t expert);
 
 }  // namespace zoetrope::pipeline

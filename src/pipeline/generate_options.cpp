@@ -200,7 +200,8 @@ OptionSet describe_options(GenerateOptions& o) {
              zoetrope::dtype_word)
       .text("int8_layers", o.int8_layers,
             "with dtype=int8, blocks: inner is all but the first and the last, or all, or numbers and ranges, as "
-            "1-28; auto: as many as budget= allows, by what `zoetrope int8` measured")
+            "1-28; auto: as many as budget= allows, by what `zoetrope int8` measured; two lists with a "
+            "slash between them are those of two experts")
       .text("int8_calibration", o.int8_calibration,
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
@@ -299,6 +300,27 @@ void check_multiple(const char* key, int64_t value, int64_t unit) {
   fail("{}={}: must be a multiple of {}; the nearest are {}{}", key, value, unit,
        below > 0 ? fmt::format("{} and ", below) : "", below + unit);
 }
+
+}  // namespace
+
+bool caches_within(const GenerateOptions& o) {
+  const bool adds_up = o.cache == sampling::StepCacheKind::kMag || o.cache == sampling::StepCacheKind::kTea;
+  return adds_up && !o.cache_threshold;
+}
+
+void check_budget(const GenerateOptions& o) {
+  if (!o.budget) return;
+  const bool int8 = o.dtype == DType::kI8, layers = int8 && o.int8_layers == kChosenLayers;
+  if (!layers && !caches_within(o))
+    fail(
+        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, or cache=mag or tea without "
+        "cache_threshold",
+        *o.budget);
+  if (int8 && !layers)
+    fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);
+}
+
+namespace {
 
 // By the descriptions of the keys.
 void check_ranges(const GenerateOptions& options) {

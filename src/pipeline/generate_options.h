@@ -56,6 +56,11 @@ OptionSet describe_options(GenerateOptions& options);
 // The keys whose values are not the defaults, with their values.
 std::map<std::string, std::string> changed_settings(const GenerateOptions& options);
 
+// Whether a budget, where there is one, is what the cache takes for its threshold.
+bool caches_within(const GenerateOptions& options);
+// Throws Error for a budget by which nothing is chosen.
+void check_budget(const GenerateOptions& options);
+
 // Throws Error for what is wrong whatever the model is: values out of range, which programs can set, an empty model.
 void check_model_options(const GenerateOptions& options);
 // Also for an empty prompt and for sizes no Wan model can make (naming the nearest that it can).

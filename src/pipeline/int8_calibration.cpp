@@ -16,6 +16,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
+constexpr const char* kFormatKey = "zoetrope_int8";
 constexpr int64_t kFormat = 1;
 
 double square(double x) { return x * x; }
@@ -105,11 +106,10 @@ std::vector<Int8Errors> Int8Calibration::entries() const {
   try {
     const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
     const JsonObject document = JsonObject::parse(text, file_.string());
-    if (document.get<int64_t>("format") != kFormat) return result;  // another version's, left alone until replaced
+    if (document.get<int64_t>(kFormatKey) != kFormat) return result;  // another version's, left alone until replaced
     for (const JsonObject& entry : document.objects("transformers")) result.push_back(parse_errors(entry));
   } catch (const Error& broken) {
-    fail("{}; this is no readable file of int8 errors: delete it, and `zoetrope int8` will make a new one",
-         broken.what());
+    fail("{}; `zoetrope int8` cannot have written this: name another file, or delete it if it was one", broken.what());
   }
   return result;
 }
@@ -120,15 +120,24 @@ std::optional<Int8Errors> Int8Calibration::find(const std::string& weights) cons
   return std::nullopt;
 }
 
-void Int8Calibration::remember(const Int8Errors& errors) const {
-  if (file_.empty()) fail("int8 errors cannot be remembered: neither XDG_CACHE_HOME nor HOME names a folder");
+void Int8Calibration::require_writable() const {
+  if (file_.empty())
+    fail(
+        "int8 errors cannot be stored: neither XDG_CACHE_HOME nor HOME names a folder; name a file as "
+        "int8_calibration=");
+  entries();
   make_parent_folders(file_);
+  check_writable(file_);
+}
+
+void Int8Calibration::remember(const Int8Errors& errors) const {
   std::vector<Int8Errors> all = entries();
   std::erase_if(all, [&](const Int8Errors& other) { return other.weights == errors.weights; });
   all.push_back(errors);
-  nlohmann::json document = {{"format", kFormat}, {"transformers", nlohmann::json::array()}};
+  nlohmann::json document = {{kFormatKey, kFormat}, {"transformers", nlohmann::json::array()}};
   for (const Int8Errors& one : all) document["transformers"].push_back(to_json(one));
-  write_file(file_, document.dump(1) + "\n");
+  // Names of folders may be of any bytes.
+  write_file(file_, document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace zoetrope::pipeline

@@ -1,7 +1,8 @@
 // What int8 costs each block of a model, measured once by `zoetrope int8`, and the blocks that a budget of error
 // allows. Results are kept in a file of the user's cache folder:
 //   $XDG_CACHE_HOME/zoetrope/int8.json, else $HOME/.cache/zoetrope/int8.json
-// They hold for the weights of one transformer on every CPU, because all kernels of int8 give the same bits.
+// They hold for the weights of one transformer on every CPU: all kernels of int8 give the same bits, and those of bf16
+// differ by less than it rounds.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,9 @@ class Int8Calibration {
   // All that was measured; none where the file does not exist. Throws Error, saying what to do, where it is broken.
   std::vector<Int8Errors> entries() const;
   std::optional<Int8Errors> find(const std::string& weights) const;
-  // Adds or replaces, all or nothing. Makes the folder. Throws Error where that is not possible.
+  // Makes its folder. Throws Error where nothing can be remembered here: before a measurement, not after it.
+  void require_writable() const;
+  // Adds or replaces, all or nothing. Throws Error where that is not possible.
   void remember(const Int8Errors& errors) const;
 
  private:

@@ -76,6 +76,7 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   const TestFolder folder;
   const Int8Calibration file(folder / "new" / "int8.json");
   EXPECT_TRUE(file.entries().empty());
+  file.require_writable();
   Int8Errors first = apart(), other = apart();
   other.weights = "4567";
   file.remember(first);
@@ -97,18 +98,22 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
 TEST(Int8Calibration, RefusesWhatItCannotRead) {
   const TestFolder folder;
   const Int8Calibration file(folder / "int8.json");
+  file.require_writable();
   file.remember(apart());
   std::ifstream in(file.file());
   const std::string good((std::istreambuf_iterator<char>(in)), {});
-  const std::pair<const char*, const char*> wrong[] = {
-      {"0.004", "-0.004"}, {"0.004", "\"x\""}, {"\"all\"", "\"al\""}, {"\"transformers\"", "\"t\""}, {"}", ""}};
+  const std::pair<const char*, const char*> wrong[] = {{"0.004", "-0.004"},         {"0.004", "\"x\""},
+                                                       {"\"all\"", "\"al\""},       {"\"transformers\"", "\"t\""},
+                                                       {"zoetrope_int8", "format"}, {"}", ""}};
   for (const auto& [from, to] : wrong) {
     std::string text = good;
     text.replace(text.find(from), std::string(from).size(), to);
     std::ofstream(file.file()) << text;
-    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr("delete it, and `zoetrope int8` will make a new one"))
-        << from;
+    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr("name another file, or delete it if it was one")) << from;
   }
+  EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
+  EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),
+              HasSubstr("/proc/nowhere"));
 }
 
 }  // namespace

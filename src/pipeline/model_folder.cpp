@@ -1,6 +1,7 @@
 #include "pipeline/model_folder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -304,7 +305,26 @@ namespace {
 
 constexpr double kDefaultBudget = 0.02;  // relative L2 of the velocity
 
-// Blocks of int8_layers=auto.
+// The same blocks of both experts, or those of each with a slash between them.
+void use_int8_layers(const std::string& layers, ModelFolder& model) {
+  const size_t slash = layers.find('/');
+  if (slash != std::string::npos && model.experts.size() != 2)
+    fail("int8_layers={}: a slash divides the blocks of two experts, and this model has one; name blocks once", layers);
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    const std::string own = slash == std::string::npos ? layers
+                            : i == 0                   ? layers.substr(0, slash)
+                                                       : layers.substr(slash + 1);
+    model.experts[i].config = model.experts[i].config.with_int8(own);
+  }
+}
+
+// A number of three digits that is not below the error.
+std::string at_least(double error) {
+  const double unit = std::pow(10, std::floor(std::log10(error)) - 2);
+  return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
+}
+
+// The blocks of int8_layers=auto.
 void choose_int8(const GenerateOptions& options, ModelFolder& model) {
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
@@ -318,16 +338,16 @@ void choose_int8(const GenerateOptions& options, ModelFolder& model) {
     const std::optional<Int8Errors> errors = file.find(transformer_identity(model, i));
     if (!errors || errors->block_count() != expert.config.block_count())
       fail(
-          "int8_layers=auto: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same model "
-          "and LoRA files, or set int8_layers=inner",
+          "int8_layers=auto: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same "
+          "model, "
+          "LoRA files and strengths, or set int8_layers=inner",
           file.file().empty() ? "there is no cache folder, which" : file.file().string(), name, model.folder.string());
     const Int8Choice choice = choose_int8_blocks(*errors, budget);
     if (choice.blocks.empty())
       fail(
-          "budget={}: one block of the {} in int8 alone changes the velocity by {:.3g}, by {}; set the budget to that "
-          "at "
-          "least, or dtype=bf16",
-          budget, name, choice.error, file.file().string());
+          "budget={}: one block of the {} in int8 alone changes the velocity by {}, by {}; set the budget to that, or "
+          "dtype=bf16",
+          budget, name, at_least(choice.error), file.file().string());
     expert.config.int8_blocks = choice.blocks;
     expert.int8_error = choice.error;
   }
@@ -336,15 +356,21 @@ void choose_int8(const GenerateOptions& options, ModelFolder& model) {
 }  // namespace
 
 void ModelFolder::use(const GenerateOptions& options) {
+  check_budget(options);
   merge_loras(options, *this);
   if (options.dtype == DType::kI8) {
     if (kernels::packed_layouts(DType::kI8).empty())
       fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
     if (options.int8_layers == kChosenLayers) choose_int8(options, *this);
-    else
-      for (Expert& expert : experts) expert.config = expert.config.with_int8(options.int8_layers);
+    else use_int8_layers(options.int8_layers, *this);
   }
   check_weight_memory(options, *this);
+}
+
+std::string ModelFolder::int8_layers() const {
+  const std::string first = block_ranges(experts.front().config.int8_blocks);
+  const std::string last = block_ranges(experts.back().config.int8_blocks);
+  return first == last ? first : fmt::format("{}/{}", first, last);
 }
 
 }  // namespace zoetrope::pipeline

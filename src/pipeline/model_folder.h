@@ -49,7 +49,7 @@ class ComponentWeights {
     lora::append(deltas_, deltas);
     check_finite_ = check_finite;
   }
-  // Of random ones.
+  // The seed of random weights; empty where they are read from files.
   std::optional<uint64_t> random_seed() const { return checkpoint_ ? std::optional<uint64_t>() : seed_; }
   // The files, or null where there are none.
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
@@ -110,6 +110,9 @@ struct ModelFolder {
   // multiplied in int8. Throws Error where they do not fit the model or the CPU, or where a choice of blocks lacks its
   // measurement or budget.
   void use(const GenerateOptions& options);
+
+  // The blocks that are multiplied in int8, as the key int8_layers says them; empty where none are.
+  std::string int8_layers() const;
 };
 
 }  // namespace zoetrope::pipeline

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/gemm/packed.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -82,6 +83,31 @@ TEST(ModelFolder, RandomWeightsAreThoseOfTheirSeed) {
   options.weights = WeightSource::kCheckpoint;
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
               AllOf(HasSubstr("weights_seed=7: with weights=checkpoint"), HasSubstr("set weights=random")));
+}
+
+TEST(ModelFolder, TwoExpertsMayHaveBlocksOfTheirOwnInInt8) {
+  if (kernels::packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
+  GenerateOptions options;
+  options.model = recorded_model("wan22_t2v").string();
+  options.dtype = DType::kI8;
+  using Blocks = std::vector<int64_t>;
+  for (const auto& [layers, first, second] :
+       {std::tuple("0/1", Blocks{0}, Blocks{1}), std::tuple("all/0", Blocks{0, 1}, Blocks{0}),
+        std::tuple("1", Blocks{1}, Blocks{1})}) {
+    options.int8_layers = layers;
+    const ModelFolder model = ModelFolder::open(options);
+    EXPECT_EQ(model.experts[0].config.int8_blocks, first) << layers;
+    EXPECT_EQ(model.experts[1].config.int8_blocks, second) << layers;
+    GenerateOptions again = options;
+    again.int8_layers = model.int8_layers();
+    EXPECT_EQ(ModelFolder::open(again).int8_layers(), model.int8_layers());
+    EXPECT_EQ(ModelFolder::open(again).experts[1].config.int8_blocks, second) << again.int8_layers;
+  }
+  options.int8_layers = "0/2";
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("'2' is neither"));
+  options.model = recorded_model("wan21_t2v").string();
+  options.int8_layers = "0/1";
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("int8_layers=0/1: a slash"));
 }
 
 TEST(ModelFolder, TwoExpertsNeedABoundary) {

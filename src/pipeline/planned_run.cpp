@@ -5,6 +5,7 @@
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
 #include "pipeline/prompt_context.h"
+#include "pipeline/step_cache_options.h"
 #include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
@@ -27,9 +28,16 @@ constexpr const char* kOfRunning[] = {"weights_seed",
                                       "prompts",
                                       "grid"};
 
-ModelFolder checked_model(const GenerateOptions& options) {
+// What blocks int8_layers=auto takes was measured of a model's own weights; all else follows from the configs.
+ModelFolder opened_model(const GenerateOptions& options) {
+  if (options.dtype == DType::kI8 && options.int8_layers == kChosenLayers) return ModelFolder::open(options);
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   model.use(options);
+  return model;
+}
+
+ModelFolder checked_model(const GenerateOptions& options) {
+  ModelFolder model = opened_model(options);
   check_given_inputs(options, model);
   // Where nothing says how many videos there are, a batch is as many.
   if (options.num_videos > 1 || !options.prompts.empty()) check_batch_size(options, count_videos(options));
@@ -42,7 +50,9 @@ ModelFolder checked_model(const GenerateOptions& options) {
 }  // namespace
 
 PlannedRun::PlannedRun(const GenerateOptions& given)
-    : model(checked_model(given)), options(with_size_of_inputs(given, model)), plan(plan_run(options, model)) {}
+    : model(checked_model(given)),
+      options(with_choices(with_size_of_inputs(given, model), model)),
+      plan(plan_run(options, model)) {}
 
 MemoryQuestion PlannedRun::memory() const {
   MemoryQuestion question{options, model_configs(model)};

@@ -62,6 +62,14 @@ std::string int8_text(const std::vector<Expert>& experts) {
   return text;
 }
 
+// ", step cache tea, threshold 0.015"; empty without a cache.
+std::string step_cache_words(const GenerateOptions& options) {
+  if (!step_cache_reuse(options)) return {};
+  std::string text = fmt::format(", step cache {}", step_cache_name(options));
+  if (options.cache_threshold) text += fmt::format(", threshold {:.2g}", *options.cache_threshold);
+  return text;
+}
+
 // Keeps the frames: [F, H, W, 3] U8.
 class FramesInMemory final : public FrameSink {
  public:
@@ -110,7 +118,7 @@ std::vector<GenerateOptions> checked_batch(const std::vector<GenerateOptions>& v
     check_options(options);
     check_inputs(options, model);
     check_alike(videos.front(), options, checked.size() + 1);
-    checked.push_back(with_size_of_inputs(options, model));
+    checked.push_back(with_choices(with_size_of_inputs(options, model), model));
   }
   return checked;
 }
@@ -431,8 +439,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
                       options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(),
-                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
-                      step_cache_settings_text(options_, plan_));
+                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off", step_cache_words(options_));
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)

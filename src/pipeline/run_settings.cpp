@@ -65,7 +65,8 @@ void for_each_input(GenerateOptions& options, const std::function<void(const cha
                                                                    {"face_video", &options.face_video},
                                                                    {"background_video", &options.background_video},
                                                                    {"latents", &options.latents},
-                                                                   {"hardware", &options.hardware}})
+                                                                   {"hardware", &options.hardware},
+                                                                   {"int8_calibration", &options.int8_calibration}})
     visit_text(key, *named);
   for (const auto& [key, named] : std::initializer_list<std::pair<const char*, std::vector<LoraFile>*>>{
            {"lora", &options.lora}, {"lora_high", &options.lora_high}, {"lora_low", &options.lora_low}})

@@ -49,22 +49,6 @@ void refuse_keys_of_others(const GenerateOptions& o) {
   }
 }
 
-bool threshold_of_budget(const GenerateOptions& o) {
-  return o.budget && !o.cache_threshold && (o.cache == StepCacheKind::kMag || o.cache == StepCacheKind::kTea);
-}
-
-void refuse_idle_budget(const GenerateOptions& o) {
-  if (!o.budget) return;
-  const bool int8 = o.dtype == DType::kI8, layers = int8 && o.int8_layers == kChosenLayers;
-  if (!layers && !threshold_of_budget(o))
-    fail(
-        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, or cache=mag or tea without "
-        "cache_threshold",
-        *o.budget);
-  if (int8 && !layers)
-    fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);
-}
-
 // The numbers that a key gives: written out, or in a file as a list or a JSON array.
 std::vector<double> given_numbers(const char* key, const std::string& value, const std::string& published) {
   std::string text = value;
@@ -94,15 +78,6 @@ std::vector<double> mag_ratios(const std::string& value) {
   return ratios;
 }
 
-// What MagCache and TeaCache add up is the share by which what they reuse is off. A budget leaves them what int8 does
-// not spend; errors add up as squares.
-double threshold(const GenerateOptions& o, const ModelFolder& model, double published) {
-  if (!threshold_of_budget(o)) return o.cache_threshold.value_or(published);
-  double spent = 0;
-  for (const Expert& expert : model.experts) spent = std::max(spent, expert.int8_error.value_or(0));
-  return std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
-}
-
 sampling::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& model) {
   sampling::MagCacheSettings settings;
   const std::string name(o.cache_ratios.empty() ? model_of(o, model) : o.cache_ratios);
@@ -118,7 +93,7 @@ sampling::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFol
     settings.ratios = mag_ratios(o.cache_ratios);
     if (model.experts.size() == 2) settings.threshold = sampling::kMagThresholdOfTwoExperts;
   }
-  settings.threshold = threshold(o, model, settings.threshold);
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
   settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
   settings.retention = o.cache_retention.value_or(settings.retention);
   return settings;
@@ -142,7 +117,7 @@ sampling::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFol
         given_numbers("cache_coefficients", o.cache_coefficients, sampling::models_with_coefficients());
     if (settings.coefficients.empty()) fail("cache_coefficients={}: holds no number", o.cache_coefficients);
   }
-  settings.threshold = threshold(o, model, settings.threshold);
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
   return settings;
 }
 
@@ -236,14 +211,19 @@ sampling::StepCount step_count(const RunPlan& plan) {
   return count;
 }
 
-std::string step_cache_settings_text(const GenerateOptions& options, const RunPlan& plan) {
-  if (options.cache == StepCacheKind::kNone) return {};
-  std::string text = fmt::format(", step cache {}", step_cache_name(options));
-  if (!threshold_of_budget(options)) return text;
-  const auto* mag = std::get_if<sampling::MagCacheSettings>(&plan.step_cache);
-  const double threshold =
-      mag != nullptr ? mag->threshold : std::get<sampling::TeaCacheSettings>(plan.step_cache).threshold;
-  return text + fmt::format(" (threshold {:.2g}, what is left of the budget)", threshold);
+GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
+  if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) {
+    o.int8_layers = model.int8_layers();
+    o.int8_calibration.clear();
+  }
+  if (o.budget && caches_within(o)) {
+    double spent = 0;
+    for (const Expert& expert : model.experts) spent = std::max(spent, expert.int8_error.value_or(0));
+    // What MagCache and TeaCache add up is the share by which what they reuse is off. Errors add up as squares.
+    o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
+  }
+  o.budget.reset();
+  return o;
 }
 
 int64_t priced_steps(const RunPlan& plan) {
@@ -262,7 +242,6 @@ int64_t priced_steps(const RunPlan& plan) {
 sampling::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model,
                                                 const RunPlan& plan) {
   refuse_keys_of_others(o);
-  refuse_idle_budget(o);
   if (o.cache == StepCacheKind::kNone) return {};
   require_guidance(o, plan);
   switch (o.cache) {

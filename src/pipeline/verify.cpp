@@ -18,6 +18,7 @@
 #include "pipeline/forward_checks.h"
 #include "pipeline/hosts.h"
 #include "pipeline/run.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -282,6 +283,7 @@ struct Verification::State {
   static std::optional<ModelFolder> opened_reference(const OpenModel& model, GenerateOptions options,
                                                      const VerifySettings& settings) {
     if (settings.reference.empty()) return std::nullopt;
+    options = with_choices(std::move(options), model.folder);
     options.model = settings.reference;
     options.transformer.clear();
     options.transformer_2.clear();

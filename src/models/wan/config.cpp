@@ -247,8 +247,11 @@ IndexRange block_range(std::string_view text, int64_t count) {
   const std::optional<int64_t> first = number(text.substr(0, dash));
   const std::optional<int64_t> last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
   if (!first || !last || *first < 0 || *last < *first || *last >= count)
-    fail("int8_layers: '{}' is no block or range of blocks; this model has blocks 0 to {}, as in 0-{}", text, count - 1,
-         count - 1);
+    fail(
+        "int8_layers: '{}' is neither inner, all, auto, nor a block or a range of blocks; this model has blocks 0 to "
+        "{}, "
+        "as in 0-{}",
+        text, count - 1, count - 1);
   return {*first, *last + 1};
 }
 

@@ -118,15 +118,16 @@ class Reader {
       to.weight.data = at;
     });
   }
-  // Of a matrix that its files have in int8 and that can be multiplied as it is there: the scales of its rows, and its
-  // rotation in `packed`. Else none.
+  // The scales of the rows of a matrix that its files have in int8 with ConvRot, and its rotation in `packed`; none
+  // where it cannot be multiplied as it is there. Without a rotation activations would not be rotated either: with
+  // outliers among their channels that costs more than rounding weights anew does (docs/cpu.md).
   std::vector<float> int8_scales(const std::vector<const io::TensorSpec*>& specs, kernels::PackedMatrix& packed) const {
     std::vector<float> scales;
     std::optional<int64_t> rotation;
     if (packed.dtype != DType::kI8) return scales;
     for (const io::TensorSpec* spec : specs) {
       const std::optional<io::Int8Codes> codes = source_.int8_codes(spec->name);
-      if (!codes || rotation.value_or(codes->rotation) != codes->rotation) return {};
+      if (!codes || codes->rotation == 0 || rotation.value_or(codes->rotation) != codes->rotation) return {};
       rotation = codes->rotation;
       scales.insert(scales.end(), codes->scales.begin(), codes->scales.end());
     }
