@@ -46,6 +46,7 @@ struct FlashProblem {
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
   bool bias = false;           // additive, float32; not with kFixedMax
+  bool int8_scores = false;    // q·kᵀ is multiplied in int8 (int8_scores.h); BF16 only
   std::string implementation;  // empty: the fastest that can
   Softmax softmax = Softmax::kOnline;
   bool center_keys = true;  // kFixedMax: offsets about the mean key, a tighter bound

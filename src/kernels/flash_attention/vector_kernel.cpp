@@ -12,6 +12,7 @@
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/fixed_max.h"
+#include "kernels/flash_attention/int8_scores.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/flash_attention/pack.h"
@@ -68,6 +69,7 @@ class VectorKernel final : public FlashKernel {
     const Output* output;         // where they are finished to
     const Selection* selections;  // [B]
     TensorView statistics;        // [B, H, 3 + D], fixed-max
+    TensorView means;             // [B, H, 3 + D], of this block's keys (int8 scores)
     Division division;
     char* packs;         // [group][pack_bytes]
     int64_t pack_bytes;  // keys, then values
@@ -85,8 +87,9 @@ class VectorKernel final : public FlashKernel {
     int64_t most = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
     std::atomic<int64_t> fixed{0}, online{0};
-    Call call{q, block, state, output, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
+    Call call{q, block, state, output, selections, {}, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
     call.statistics = statistics_of(stream, problem_, block);
+    if (shape_.int8_scores) call.means = means_of(stream, problem_, block);
     call.value_offset = round_up(packed_keys_bytes(shape_, most, problem_.head_dim), 64);
     call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
     call.division = divide(stream.team().size(), most, call.pack_bytes);
@@ -164,6 +167,12 @@ class VectorKernel final : public FlashKernel {
     return {data, x.stride(1), problem_.dtype, call.selections[b].index, call.selections[b].count, problem_.head_dim};
   }
 
+  const float* mean_of(const Call& call, int64_t head) const {
+    const TensorView& means = call.means;
+    return means.data<const float>() + head / problem_.heads * means.stride(0) +
+           head % problem_.heads * means.stride(1) + kStatMean;
+  }
+
   void pack_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
     int64_t tiles = 0;
     for (int64_t head = first; head < first + count; ++head) {
@@ -175,7 +184,11 @@ class VectorKernel final : public FlashKernel {
         char* pack = call.packs + item / tiles * call.pack_bytes;
         const PackSource keys = source(call, call.block.k, head), values = source(call, call.block.v, head);
         if (tile * shape_.key_tile >= keys.count) continue;
-        pack_keys(shape_, keys, tile, pack);
+        if (shape_.int8_scores) {
+          pack_int8_keys(shape_, keys, mean_of(call, head), tile, pack);
+        } else {
+          pack_keys(shape_, keys, tile, pack);
+        }
         pack_values(shape_, values, tile, pack + call.value_offset);
       }
     });
@@ -201,7 +214,11 @@ class VectorKernel final : public FlashKernel {
 
   // AMX reads whole blocks of rows, so its queries are copied.
   bool queries_in_place() const {
-    return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0 && shape_.step_unit == 1;
+    return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0 && shape_.step_unit == 1 &&
+           !shape_.int8_scores;
+  }
+  int64_t query_element_bytes() const {
+    return shape_.int8_scores ? 1 : static_cast<int64_t>(dtype_size(shape_.operand));
   }
   int64_t weight_bytes() const {
     const int64_t row = shape_.key_tile * static_cast<int64_t>(dtype_size(shape_.operand)) + kWeightPadding;
@@ -217,6 +234,7 @@ class VectorKernel final : public FlashKernel {
         weight_bytes() + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
     if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
     if (!queries_in_place()) bytes += s.query_tile * s.steps(problem_.head_dim) * 4 + 64;
+    if (s.int8_scores) bytes += 3 * (s.query_tile * 4 + 64);
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
@@ -250,6 +268,19 @@ class VectorKernel final : public FlashKernel {
     if (queries_in_place()) {
       task.q_stride = queries.stride;
       task.q = static_cast<const char*>(queries.data) + begin * queries.stride * element_bytes();
+    } else if (s.int8_scores) {
+      task.q_stride = int8_row_bytes(problem_.head_dim);
+      Int8Queries packed;
+      packed.rows = reinterpret_cast<int8_t*>(take(s.query_tile * task.q_stride));
+      packed.scales = take_floats(s.query_tile);
+      packed.corrections = reinterpret_cast<int32_t*>(take(s.query_tile * 4));
+      packed.offsets = take_floats(s.query_tile);
+      if (call.selections[b].count > 0)
+        pack_int8_queries(s, queries, mean_of(call, head), task.scale_log2e, begin, rows, packed);
+      task.q = packed.rows;
+      task.q_scales = packed.scales;
+      task.q_corrections = packed.corrections;
+      task.q_offsets = packed.offsets;
     } else {
       task.q_stride = s.steps(problem_.head_dim) * s.pair;
       char* copy = take(s.query_tile * s.steps(problem_.head_dim) * 4);
@@ -317,8 +348,12 @@ class VectorKernel final : public FlashKernel {
                  const float* exponent) const {
     TileTask part = tile;
     part.rows = end - begin;
-    part.q =
-        static_cast<const char*>(tile.q) + begin * tile.q_stride * static_cast<int64_t>(dtype_size(shape_.operand));
+    part.q = static_cast<const char*>(tile.q) + begin * tile.q_stride * query_element_bytes();
+    if (shape_.int8_scores) {
+      part.q_scales += begin;
+      part.q_corrections += begin;
+      part.q_offsets += begin;
+    }
     part.o += begin * tile.o_stride;
     part.l += begin;
     part.m += begin;
@@ -354,23 +389,40 @@ class VectorKernel final : public FlashKernel {
 
 }  // namespace
 
-Refusal avx2_refusal(const FlashProblem&) {
+namespace {
+
+constexpr const char* kNoInt8Scores = "does not multiply scores in int8";
+
+}  // namespace
+
+Refusal avx2_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (!cpu_features().avx2) return "needs AVX2 and FMA";
   return std::nullopt;
 }
 
-Refusal avx512_refusal(const FlashProblem&) {
+Refusal avx512_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
   return std::nullopt;
 }
 
+Refusal avx512_int8_refusal(const FlashProblem& problem) {
+  if (!problem.int8_scores) return "multiplies scores in int8 only";
+  const CpuFeatures& cpu = cpu_features();
+  if (!cpu.avx512_vnni || !cpu.avx512_bf16) return "needs AVX512-VNNI and AVX-512-BF16";
+  return std::nullopt;
+}
+
 Refusal avx512_bf16_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   return std::nullopt;
 }
 
 Refusal amx_bf16_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().amx_bf16) return "needs AMX with BF16";
   return std::nullopt;
@@ -385,12 +437,16 @@ std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem) {
 std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
+std::unique_ptr<FlashKernel> make_avx512_int8_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, avx512_int8_tile());
+}
 std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, amx_bf16_tile());
 }
 
 const TileShape* vector_shape(std::string_view implementation) {
   if (implementation == "amx_bf16") return &amx_bf16_tile().shape;
+  if (implementation == "avx512_int8") return &avx512_int8_tile().shape;
   if (implementation == "avx512_bf16") return &avx512_bf16_tile().shape;
   if (implementation == "avx512") return &avx512_tile().shape;
   if (implementation == "avx2") return &avx2_tile().shape;
