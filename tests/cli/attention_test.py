@@ -27,7 +27,8 @@ BYTES = {"float32": 4, "bf16": 2}
 NAMES = {"float32": "F32", "bf16": "BF16"}
 FIELDS = {"seconds_min": float, "seconds_median": float, "gflops": float, "peak_gflops": float, "fraction": float,
           "implementation": str, "tiles_fixed": int, "tiles_online": int, "bytes_sent": int, "wait_seconds": float,
-          "key_rounding": float, "value_rounding": float}
+          "key_rounding": float, "value_rounding": float, "heads_int8": int, "heads_as_computed": int,
+          "int8_error": float}
 
 
 def test(function):

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "base/index_range.h"
 #include "kernels/gemm/int8_groups.h"
@@ -157,6 +158,77 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
     to.corrections[i] = to.corrections[rows - 1];
     to.offsets[i] = to.offsets[rows - 1];
   }
+}
+
+double int8_weight_error(const PackSource& queries, const PackSource& keys, const float* mean, float scale_log2e) {
+  constexpr int64_t kRows = 8, kMostKeys = 256, kFewestKeys = 16, kShare = 8;
+  const int64_t head_dim = queries.head_dim, rows = std::min(kRows, queries.count);
+  const int64_t count = std::min(keys.count, std::clamp(keys.count / kShare, kFewestKeys, kMostKeys));
+  if (rows == 0 || count == 0) return 0;
+  // The middle of each of `n` equal parts of `all`.
+  const auto at = [](int64_t i, int64_t n, int64_t all) { return (2 * i + 1) * all / (2 * n); };
+  struct Row {
+    const BFloat16* q;
+    int8_t values[kMostScoreTerms];
+    float scale, offset;
+    float exact[kMostKeys], rounded[kMostKeys];  // scores, to base 2
+  };
+  const auto sample = std::make_unique<Row[]>(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i) {
+    Row& row = sample[static_cast<size_t>(i)];
+    row.q = row_of(queries, at(i, rows, queries.count));
+    row.scale = int8_row(row.q, nullptr, head_dim, row.values).scale / static_cast<float>(rotated_block(head_dim));
+    row.offset = mean_product(row.q, mean, head_dim);
+  }
+  alignas(32) float key[kMostScoreTerms];
+  int8_t values[kMostScoreTerms];
+  for (int64_t j = 0; j < count; ++j) {
+    const BFloat16* k = row_of(keys, at(j, count, keys.count));
+    for (int64_t d = 0; d < head_dim; ++d) key[d] = to_float(k[d]);
+    const float scale = int8_row(k, mean, head_dim, values).scale;
+    for (int64_t i = 0; i < rows; ++i) {
+      Row& row = sample[static_cast<size_t>(i)];
+      int32_t sum = 0;
+      for (int64_t d = 0; d < head_dim; ++d) sum += int32_t{row.values[d]} * int32_t{values[d]};
+      row.exact[j] = mean_product(row.q, key, head_dim) * scale_log2e;
+      row.rounded[j] = (static_cast<float>(sum) * scale * row.scale + row.offset) * scale_log2e;
+    }
+  }
+  // Weights that add up to 1, of one row.
+  const auto weights = [&](const float* scores, double* weight) {
+    const double top = static_cast<double>(*std::max_element(scores, scores + count));
+    double sum = 0;
+    for (int64_t j = 0; j < count; ++j) sum += weight[j] = std::exp2(static_cast<double>(scores[j]) - top);
+    for (int64_t j = 0; j < count; ++j) weight[j] /= sum;
+  };
+  double errors = 0, exact[kMostKeys], rounded[kMostKeys];
+  for (int64_t i = 0; i < rows; ++i) {
+    weights(sample[static_cast<size_t>(i)].exact, exact);
+    weights(sample[static_cast<size_t>(i)].rounded, rounded);
+    double error = 0, norm = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      error += (rounded[j] - exact[j]) * (rounded[j] - exact[j]);
+      norm += exact[j] * exact[j];
+    }
+    errors += error / norm;
+  }
+  return std::sqrt(errors / static_cast<double>(rows));
+}
+
+bool Int8Heads::take(double error) {
+  if (!(error <= limit_)) {
+    ++counts_.bf16_heads;
+    return false;
+  }
+  ++counts_.int8_heads;
+  counts_.int8_error = std::max(counts_.int8_error, error);
+  return true;
+}
+
+void Int8Heads::add_to(TileCounts& counts) const {
+  counts.int8_heads = counts_.int8_heads;
+  counts.bf16_heads = counts_.bf16_heads;
+  counts.int8_error = counts_.int8_error;
 }
 
 double int8_score_growth(int64_t head_dim) {

@@ -91,6 +91,7 @@ class Int8Scores : public ::testing::TestWithParam<const char*> {
             Softmax softmax = Softmax::kOnline) const {
     Case c({GetParam(), DType::kBF16, softmax}, batch, queries, keys, heads, head_dim);
     c.problem.int8_scores = true;
+    c.problem.int8_limit = kInfinity;  // all heads, whatever it costs
     return c;
   }
 };
@@ -244,7 +245,7 @@ TEST_P(Int8Scores, SpoiltRowsStaySpoilt) {
   for (const float bad : {kNaN, kInfinity, -kInfinity}) {
     Case queries = make(2, 9, 150, 2, 24), keys = make(2, 9, 150, 2, 24);
     set_element(queries.q, 1, 7, 0, 5, bad);
-    set_element(keys.k, 1, 77, 0, 5, bad);
+    set_element(keys.k, 1, 77, 0, 5, kNaN);
     for (const bool folded : {false, true}) {
       for (Case* c : {&queries, &keys}) {
         if (folded) c->fold({{0, 75}, {75, 150}});
@@ -258,6 +259,44 @@ TEST_P(Int8Scores, SpoiltRowsStaySpoilt) {
       }
     }
   }
+}
+
+// Heads whose weights int8 would move too far, here for scores of a deviation of ten, are computed as without it.
+TEST_P(Int8Scores, CoarseHeadsStayInBf16) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
+    Case c = make(2, 70, 300, 3, 64, softmax);
+    c.problem.int8_limit = 0.02f;
+    for (int64_t i = 0; i < 70; ++i)
+      for (int64_t d = 0; d < 64; ++d) set_element(c.q, 1, i, 2, d, 10 * static_cast<float>(element(c.q, 1, i, 2, d)));
+    c.attend();
+    EXPECT_EQ(c.counts.int8_heads, 5);
+    EXPECT_EQ(c.counts.bf16_heads, 1);
+    EXPECT_GT(c.counts.int8_error, 0x1p-8);
+    EXPECT_LE(c.counts.int8_error, c.problem.int8_limit);
+    const Tensor o = c.reference();
+    const auto head = [](const TensorView& x) { return x.slice(0, 1, 2).slice(2, 2, 3); };
+    EXPECT_LE(deviation(head(c.o), head(o)).relative_l2, tolerance(c));
+    expect_near_reference(c);
+    c.problem.int8_limit = 0;
+    c.attend();
+    EXPECT_EQ(c.counts.int8_heads, 0);
+    EXPECT_TRUE(matches_reference(c));
+  }
+}
+
+TEST(Int8WeightError, IsThatOfASample) {
+  Case c({"scalar", DType::kBF16}, 1, 64, 2048, 1, 128);
+  const PackSource q{c.q.data<void>(), c.q.view().stride(1), DType::kBF16, nullptr, 64, 128};
+  const PackSource k{c.k.data<void>(), c.k.view().stride(1), DType::kBF16, nullptr, 2048, 128};
+  const std::vector<float> mean(128);
+  const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(128.0));
+  const double error = int8_weight_error(q, k, mean.data(), scale);
+  // Of normal numbers, see int8_tolerance(): at most √2·2^-7, and not far below.
+  EXPECT_LE(error, std::sqrt(2.0) * 0x1p-7);
+  EXPECT_GE(error, 0.5 * std::sqrt(2.0) * 0x1p-7);
+  EXPECT_NEAR(int8_weight_error(q, k, mean.data(), 2 * scale) / error, 2, 1);
+  set_element(c.k, 0, 4, 0, 3, kNaN);  // the first of 256 in the sample
+  EXPECT_TRUE(std::isnan(int8_weight_error(q, k, mean.data(), scale)));
 }
 
 TEST_P(Int8Scores, NothingToAttendAndNoKeys) {

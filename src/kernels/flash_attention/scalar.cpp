@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <type_traits>
+#include <vector>
 
 #include "base/index_range.h"
 #include "kernels/flash_attention/fixed_max.h"
@@ -62,6 +64,7 @@ class ScalarKernel final : public FlashKernel {
     TensorView means;  // [B, H, 3 + D]
     int8_t* keys;      // [B·H][keys][int8_row_bytes], valid ones
     float* scales;     // [B·H][keys]
+    bool* heads;       // [B·H]: multiplied in int8
   };
   // An offset that is fixed; none where the row goes online.
   struct Offset {
@@ -79,7 +82,8 @@ class ScalarKernel final : public FlashKernel {
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of, Finish&& finish) const {
     const Arena::Scope scope(stream.scratch());
     const TensorView statistics = statistics_of(stream, problem_, block);
-    const Int8 int8 = problem_.int8_scores ? int8_keys(stream, block) : Int8{};
+    TileCounts counts;
+    const Int8 int8 = problem_.int8_scores ? int8_keys(stream, q, block, counts) : Int8{};
     const int64_t head_dim = problem_.head_dim, groups = ceil_div(problem_.query_tokens, kGateRows);
     double* totals = static_cast<double*>(
         stream.scratch().allocate(static_cast<size_t>(stream.team().size() * head_dim) * sizeof(double)));
@@ -104,7 +108,9 @@ class ScalarKernel final : public FlashKernel {
         }
       }
     });
-    return {fixed, online};
+    counts.fixed = fixed;
+    counts.online = online;
+    return counts;
   }
   template <typename RowOf>
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of) const {
@@ -131,13 +137,34 @@ class ScalarKernel final : public FlashKernel {
     return bound.rows(rows, q.stride(1), count, center, exponent);
   }
 
-  Int8 int8_keys(Stream& stream, const KeyBlock& block) const {
+  Int8 int8_keys(Stream& stream, const TensorView& q, const KeyBlock& block, TileCounts& counts) const {
     const int64_t keys = block.k.extent(1), bytes = int8_row_bytes(problem_.head_dim);
     const auto rows = static_cast<size_t>(problem_.batch * problem_.heads * keys);
     Int8 int8{means_of(stream, problem_, block),
               static_cast<int8_t*>(stream.scratch().allocate(rows * static_cast<size_t>(bytes))),
-              static_cast<float*>(stream.scratch().allocate(rows * sizeof(float)))};
+              static_cast<float*>(stream.scratch().allocate(rows * sizeof(float))),
+              static_cast<bool*>(stream.scratch().allocate(static_cast<size_t>(problem_.batch * problem_.heads)))};
     const Mask mask(problem_, block);
+    Int8Heads heads(problem_);
+    std::vector<int32_t> valid;
+    for (int64_t head = 0; head < problem_.batch * problem_.heads; ++head) {
+      const int64_t b = head / problem_.heads, h = head % problem_.heads;
+      valid.clear();
+      for (int64_t j = 0; j < keys; ++j)
+        if (mask.valid(b, j)) valid.push_back(static_cast<int32_t>(j));
+      const PackSource queries{row_of<BFloat16>(q, b, 0, h), q.stride(1),      problem_.dtype, nullptr,
+                               problem_.query_tokens,        problem_.head_dim};
+      const PackSource selected{row_of<BFloat16>(block.k, b, 0, h),
+                                block.k.stride(1),
+                                problem_.dtype,
+                                valid.data(),
+                                std::ssize(valid),
+                                problem_.head_dim};
+      int8.heads[head] = !valid.empty() && heads.take(int8_weight_error(
+                                               queries, selected, mean(int8, b, h),
+                                               static_cast<float>(static_cast<double>(problem_.scale) * kLog2E)));
+    }
+    heads.add_to(counts);
     for (int64_t row = 0; row < static_cast<int64_t>(rows); ++row) {
       const int64_t b = row / keys / problem_.heads, h = row / keys % problem_.heads, j = row % keys;
       if (mask.valid(b, j)) {
@@ -190,9 +217,10 @@ class ScalarKernel final : public FlashKernel {
     const Mask mask(problem_, block);
     const T* query = row_of<T>(q, b, i, h);
     const int64_t keys = block.k.extent(1), first_row = (b * problem_.heads + h) * keys;
+    const bool in_int8 = problem_.int8_scores && int8.heads[b * problem_.heads + h];
     Int8Query int8_query;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      if (problem_.int8_scores) {
+      if (in_int8) {
         const Int8Row quantised = int8_row(query, nullptr, head_dim, int8_query.values);
         int8_query.scale = static_cast<double>(quantised.scale) / static_cast<double>(rotated_block(head_dim));
         int8_query.offset = static_cast<double>(mean_product(query, mean(int8, b, h), head_dim));
@@ -207,7 +235,7 @@ class ScalarKernel final : public FlashKernel {
                                               i * block.bias.stride(1) + j * block.bias.stride(2)
                                         : nullptr;
       const double dot =
-          problem_.int8_scores ? product(int8_query, int8, first_row + j) : product(query, row_of<T>(block.k, b, j, h));
+          in_int8 ? product(int8_query, int8, first_row + j) : product(query, row_of<T>(block.k, b, j, h));
       const double t = score(dot, bias);
       if (offset.fixed) {
         top = offset.center - offset.exponent;
