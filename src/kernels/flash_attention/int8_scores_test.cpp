@@ -74,6 +74,38 @@ TEST(Int8Rows, OfNothingAndOfWhatIsNoNumber) {
   }
 }
 
+// The bound that fixed offsets rely on, for rows of any shape; and that it is none without the rounding: some product
+// grows.
+TEST(Int8Rows, ProductsGrowByNoMoreThanTheBound) {
+  for (const int64_t head_dim : {1, 3, 16, 40, 128}) {
+    const Tensor x(DType::kBF16, {2, head_dim});
+    std::vector<int8_t> q(1024), k(1024);
+    double largest = 0;
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      test::fill_random(x, seed, seed % 3 == 0 ? 2 : 0, 1);
+      for (int64_t d = 0; seed % 2 == 0 && d < head_dim; ++d)  // large in a few places only
+        if (d % 17 != 0) x.data<BFloat16>()[d] = to_bfloat16(0.01f * to_float(x.data<BFloat16>()[d]));
+      const BFloat16 *a = x.data<BFloat16>(), *b = seed % 5 == 0 ? a : a + head_dim;  // some have the same direction
+      const Int8Row of_q = int8_row(a, nullptr, head_dim, q.data()), of_k = int8_row(b, nullptr, head_dim, k.data());
+      double exact = 0, rounded = 0, norm_q = 0, norm_k = 0;
+      for (int64_t d = 0; d < head_dim; ++d) {
+        const auto at = static_cast<size_t>(d);
+        const double one = to_float(a[d]), other = to_float(b[d]);
+        exact += one * other;
+        norm_q += one * one;
+        norm_k += other * other;
+        rounded += static_cast<double>(q[at]) * static_cast<double>(k[at]);
+      }
+      rounded *= static_cast<double>(of_q.scale) * static_cast<double>(of_k.scale) /
+                 static_cast<double>(rotated_block(head_dim));
+      const double error = std::abs(rounded - exact) / std::sqrt(norm_q * norm_k);
+      EXPECT_LE(error, int8_score_growth(head_dim) / 2 + 1e-6) << head_dim;
+      largest = std::max(largest, error);
+    }
+    EXPECT_GT(largest, head_dim == 1 ? -1 : 1e-3);
+  }
+}
+
 // ---- attention ----
 
 class Int8Scores : public ::testing::TestWithParam<const char*> {
