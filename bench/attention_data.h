@@ -61,6 +61,10 @@ struct Verdict {
   std::string note() const;  // of its row: empty, or WRONG and the reason
 };
 
+// What scores from int8 may add to the tolerance of normal numbers: rounding moves a query and a key by at most 2^-7 of
+// itself each, a score, which is about 1, by √2 of that, and o by as much.
+constexpr double kInt8ScoresTolerance = 1.4142135623730951 * 0x1p-7;
+
 // Query tokens first, first + step, …
 struct TokenSample {
   int64_t first, step, count;

@@ -94,6 +94,9 @@ void AttentionRank::repeat(int64_t runs, const char* span, AttentionMeasurement&
   result.tiles_online = sum(counters.tiles_online);
   result.key_rounding = world_.all_reduce_max(counters.key_rounding);
   result.value_rounding = world_.all_reduce_max(counters.value_rounding);
+  result.heads_int8 = sum(counters.heads_int8);
+  result.heads_as_computed = sum(counters.heads_as_computed);
+  result.int8_error = world_.all_reduce_max(counters.int8_error);
 }
 
 AttentionMeasurement AttentionRank::time(int64_t repeats, bool single_runs, const std::function<void()>& at_repeat) {

@@ -30,8 +30,8 @@ struct AttentionMeasurement {
   std::vector<double> wait_seconds;  // of one run, of the rank that waited longest
 
   // Of one run, summed over ranks.
-  int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;
-  double key_rounding = 0, value_rounding = 0;  // of the rank with the most
+  int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0, heads_int8 = 0, heads_as_computed = 0;
+  double key_rounding = 0, value_rounding = 0, int8_error = 0;  // of the rank with the most
 };
 
 // One rank's part. All methods are collective.

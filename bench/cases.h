@@ -115,6 +115,7 @@ struct ModelSettings {
   int64_t height = 480;
   int64_t width = 832;
   std::string num_frames = "1,17";
+  std::string attention_dtype = "as_computed";
 };
 OptionSet describe(ModelSettings& settings);
 // Two sections: the forward, and its operations.

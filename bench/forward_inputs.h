@@ -44,12 +44,13 @@ struct ForwardInputs {
 int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size);
 
 // body(attention) for a model of `config` in `dtype`, batch 1. Throws what body throws.
-void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype, Stream& stream,
+void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype,
+                         const attention::Strategy& strategy, Stream& stream,
                          const std::function<void(attention::ContextAttention& attention)>& body);
 
 // body(forward, velocity): forward() computes velocity [1, tokens, C_out] for inputs of `size`, batch 1.
 void with_forward(const std::shared_ptr<const wan::TransformerWeights>& weights, const ForwardSize& size,
-                  Stream& stream,
+                  const attention::Strategy& strategy, Stream& stream,
                   const std::function<void(const std::function<void()>& forward, const TensorView& velocity)>& body);
 
 }  // namespace zoetrope::bench

@@ -124,7 +124,7 @@ class Measurement {
         config, std::make_shared<const io::Weights>(expert_.weights.source(threads), std::move(loading)), DType::kBF16,
         settings_.poll, threads);
     const int64_t tokens = wan::token_grid(config, size_.latent).tokens();
-    with_whole_sequence(config, tokens, DType::kBF16, stream_, [&](attention::ContextAttention& attention) {
+    with_whole_sequence(config, tokens, DType::kBF16, {}, stream_, [&](attention::ContextAttention& attention) {
       wan::Transformer transformer(weights, stream_);
       transformer.prepare(size_.latent, 1, attention);
       inputs_.give(transformer);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/words.h"
 #include "bench/attention_data.h"
@@ -24,6 +25,7 @@ constexpr int kMostThreads = 4096;
 constexpr double kMostScalarFlop = 2e9;  // about a second of the scalar kernel
 
 constexpr const char* kAuto = "auto";  // the implementation that is used unless one is named
+constexpr const char* kInt8 = "int8";  // of bf16, with scores from int8
 
 struct Axes {
   std::vector<problems::AttentionShape> shapes;
@@ -35,7 +37,9 @@ struct Axes {
 Axes parse(const KernelSettings& settings) {
   Axes axes;
   axes.shapes = parse_shapes("shapes", settings.shapes);
-  axes.dtypes = choose_dtypes("dtype", settings.dtype);
+  axes.dtypes = choose_dtypes("dtype", settings.dtype, true);
+  for (const std::string& dtype : axes.dtypes)
+    if (dtype == kInt8) attention::check_attention_dtype(attention::AttentionDtype::kInt8, DType::kBF16);
   std::vector<std::string> implementations = FlashAttention::implementations();
   if (settings.implementation != "all") implementations.emplace_back(kAuto);
   axes.implementations = choose_words("implementation", settings.implementation, implementations);
@@ -89,10 +93,17 @@ struct Measured {
 // In the order of the implementations: the fastest first.
 using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
-// Implementations whose instruction multiplies only bf16.
-bool refuses_dtype(const AttentionData& data, const std::string& implementation) {
-  if (implementation == kAuto || data.problem().dtype == DType::kBF16) return false;
-  return !multiplies(isa_of_kernel(implementation), data.problem().dtype);
+FlashProblem problem_of(const AttentionData& data, const std::string& dtype) {
+  FlashProblem problem = data.problem();
+  problem.int8_scores = dtype == kInt8;
+  return problem;
+}
+
+// Implementations that another dtype is for, whatever the machine.
+bool refuses_dtype(const std::string& dtype, const std::string& implementation) {
+  if (implementation == kAuto || implementation == "scalar") return false;
+  if (dtype == kInt8 || implementation == "avx512_int8") return (dtype == kInt8) != (implementation == "avx512_int8");
+  return !multiplies(isa_of_kernel(implementation), pipeline::dtype_of(dtype));
 }
 
 class KernelBench {
@@ -105,13 +116,13 @@ class KernelBench {
   void run() {
     for (const problems::AttentionShape& shape : axes_.shapes) {
       for (const std::string& dtype : axes_.dtypes) {
-        const AttentionData data(shape, pipeline::dtype_of(dtype));
+        const AttentionData data(shape, dtype == kInt8 ? DType::kBF16 : pipeline::dtype_of(dtype));
         const SampledReference reference(data);
         Tensor o(data.problem().dtype, data.q.shape());
         for (const std::string& implementation : axes_.implementations) {
           // With all of either, pairs that do not fit are left out silently.
           const bool all = axes_.all_implementations || axes_.all_dtypes;
-          if (all && refuses_dtype(data, implementation)) continue;
+          if (all && refuses_dtype(dtype, implementation)) continue;
           for (const std::string& softmax : axes_.softmaxes) {
             for (const int threads : axes_.threads) {
               run_case(shape, data, reference, o, {dtype, implementation, softmax, threads});
@@ -192,7 +203,7 @@ class KernelBench {
     }
     table_.begin_row({shape.batch, shape.queries, shape.keys, shape.heads, shape.head_dim, mask_text(shape),
                       choice.dtype, choice.implementation, choice.softmax, int64_t{choice.threads}});
-    FlashProblem problem = data.problem();
+    FlashProblem problem = problem_of(data, choice.dtype);
     problem.softmax = choice.softmax == "online"         ? kernels::Softmax::kOnline
                       : choice.softmax == "exact_online" ? kernels::Softmax::kExactOnline
                                                          : kernels::Softmax::kFixedMax;
@@ -236,7 +247,8 @@ class KernelBench {
     std::string note;
     struct Wrong {};
     const auto check = [&] {
-      const Verdict verdict = reference.check(o);
+      Verdict verdict = reference.check(o);
+      if (problem.int8_scores) verdict.tolerance += kInt8ScoresTolerance;
       table_.set("tiles_fixed", tiles.fixed);
       table_.set("tiles_online", tiles.online);
       table_.set("rel_l2", verdict.relative_l2);
@@ -303,7 +315,7 @@ OptionSet describe(KernelSettings& settings) {
       .text("shapes", settings.shapes,
             "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
-      .text("dtype", settings.dtype, "bf16, float32 or all")
+      .text("dtype", settings.dtype, "bf16, float32, int8 (bf16 with scores from int8), or all: the first two")
       .text("implementation", settings.implementation,
             "names, all that can run here, or auto: the one that is used unless one is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")

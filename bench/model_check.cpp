@@ -90,7 +90,8 @@ bool is_checked(const wan::reference::Stage& stage, const wan::TransformerConfig
 }  // namespace
 
 Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& weights,
-                          const std::shared_ptr<const io::WeightSource>& source, Stream& stream) {
+                          const std::shared_ptr<const io::WeightSource>& source, Stream& stream,
+                          const attention::Strategy& strategy) {
   const wan::TransformerConfig& config = weights->config;
   const Grid grid{2, 2, 3};
   const auto& patch = config.patch_size;
@@ -101,7 +102,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   const ForwardInputs inputs(config, size, weights->dtype);
   const int64_t tokens = wan::token_grid(config, size.latent).tokens();
   Comparison compare(wan::reference::stage_bound(wan::reference::longest_sum(config), weights->dtype));
-  with_whole_sequence(config, tokens, weights->dtype, stream, [&](attention::ContextAttention& attention) {
+  with_whole_sequence(config, tokens, weights->dtype, strategy, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(size.latent, 1, attention);
     inputs.give(transformer, compare.probe());
@@ -124,13 +125,15 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   const wan::reference::ForwardStages stages(
       config, weights->dtype, parameters, given,
       [&](const std::string& name) -> const Rows& { return compare.value(name); });
+  const bool int8_scores = strategy.attention_dtype == attention::AttentionDtype::kInt8;
   for (const wan::reference::Stage& stage : wan::reference::stages_of(config)) {
     if (!is_checked(stage, config)) continue;
     const IndexRange rows = wan::reference::tokens_of(stage, config, given);
     std::vector<int64_t> all(static_cast<size_t>(rows.size()));
     std::iota(all.begin(), all.end(), rows.begin);
     compare.stage(compare.value(stage.tensor()), stages.expected(stage, all),
-                  wan::reference::stage_bound(stage, config, weights->dtype));
+                  wan::reference::stage_bound(stage, config, weights->dtype) +
+                      (int8_scores ? wan::reference::int8_scores_rounding(stage) : 0));
   }
   return compare.verdict();
 }

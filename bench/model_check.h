@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "zoetrope/attention.h"
+
 #include "bench/attention_data.h"
 #include "device/stream.h"
 #include "io/weights.h"
@@ -18,7 +20,8 @@ namespace zoetrope::bench {
 // A few tokens through the embedding, the first and the last block, and the head. Each stage starts from the values
 // that the model itself computed, so that errors do not add up. The verdict is of the stage with the largest error.
 Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& weights,
-                          const std::shared_ptr<const io::WeightSource>& source, Stream& stream);
+                          const std::shared_ptr<const io::WeightSource>& source, Stream& stream,
+                          const attention::Strategy& strategy = {});
 
 // Decodes two latent frames of 1 × 2 cells.
 Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,

@@ -130,7 +130,7 @@ class SharedBench : private ModelCase {
     say("forward " + dtype + ": checking");
     const Verdict verdict = check_transformer(weights, source, stream_);
     with_forward(
-        weights, {.latent = latent_, .text_rows = kRunTextRows, .image_rows = kRunImageRows}, stream_,
+        weights, {.latent = latent_, .text_rows = kRunTextRows, .image_rows = kRunImageRows}, {}, stream_,
         [&](const std::function<void()>& forward, const TensorView&) { measure("forward", dtype, verdict, forward); });
   }
 

@@ -78,6 +78,10 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
     text += fmt::format("Exchange: keys are off by {:.3g} (relative L2), values by {:.3g}, on the rank with the most\n",
                         m.key_rounding, m.value_rounding);
   }
+  if (m.heads_int8 + m.heads_as_computed > 0) {
+    text += fmt::format("Int8: {} heads x key blocks, their weights off by {:.3g} (relative L2) in samples; {} in {}\n",
+                        m.heads_int8, m.int8_error, m.heads_as_computed, dtype_name(p.dtype));
+  }
   if (errors) text += errors_text(*errors, p.tokens);
   return text;
 }
@@ -95,7 +99,10 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
                               {"bytes_sent", m.bytes_sent},
                               {"wait_seconds", bench::median(m.wait_seconds)},
                               {"key_rounding", m.key_rounding},
-                              {"value_rounding", m.value_rounding}};
+                              {"value_rounding", m.value_rounding},
+                              {"heads_int8", m.heads_int8},
+                              {"heads_as_computed", m.heads_as_computed},
+                              {"int8_error", m.int8_error}};
   if (errors) {
     json["rel_l2"] = errors->relative_l2;
     json["max_abs"] = errors->max_abs;
@@ -136,6 +143,10 @@ std::string attention_json_help() {
          "  bytes_sent       between ranks, summed over ranks\n"
          "  wait_seconds     waiting for others, of the rank that waited longest; the median of the repeats\n"
          "  key_rounding, value_rounding  relative L2 of what kv_exchange_dtype changed, of the rank with the most\n"
+         "  heads_int8, heads_as_computed  with attention_dtype=int8: heads × key blocks by what multiplied them, "
+         "summed\n"
+         "                   over ranks\n"
+         "  int8_error       relative L2 by which int8 moved the weights of a sample, of the head with the most\n"
          "  predicted_seconds  the planner's prediction for what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"

@@ -54,6 +54,12 @@ struct Problem {
   bool log_sum_exp = false;  // run() writes the log-sum-exp too
 };
 
+// What queries and keys are multiplied in.
+enum class AttentionDtype : uint8_t {
+  kAsComputed,  // the problem's dtype
+  kInt8,        // of BF16 problems, but for heads where it is too coarse; weights and values stay BF16
+};
+
 using parallel::Direction;
 using parallel::KVExchange;
 using parallel::Softmax;
@@ -73,6 +79,7 @@ struct Strategy {
   // result depends neither on the rank nor on how many there are, but differs from that of one rank alone, which
   // exchanges nothing. Counters has the error.
   KVExchange kv_exchange = KVExchange::kAsComputed;
+  AttentionDtype attention_dtype = AttentionDtype::kAsComputed;
 };
 
 // Of a kernel's tile; 0: tuned.
@@ -104,6 +111,7 @@ struct StrategyOptions {
   bool enable_tile_search = false;
   bool deterministic = false;
   KVExchange kv_exchange_dtype = KVExchange::kAsComputed;
+  AttentionDtype attention_dtype = AttentionDtype::kAsComputed;
 };
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
@@ -143,6 +151,11 @@ struct Counters {
   // Groups of query rows × blocks of keys, by the softmax that computed them; fixed-max may compute some online.
   int64_t tiles_fixed = 0;
   int64_t tiles_online = 0;
+  // attention_dtype=int8: heads × blocks of keys by what multiplied them, the problem's dtype where int8 would have
+  // moved weights too far, and the largest relative L2 by which it moved those of a sample.
+  int64_t heads_int8 = 0;
+  int64_t heads_as_computed = 0;
+  double int8_error = 0;
 };
 
 // A planned attention of one rank. plan() makes it; calls are collective over the context ranks.

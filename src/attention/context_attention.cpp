@@ -61,6 +61,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("deterministic", s.deterministic);
   mine.add("tile_search", s.tile_search);
   mine.add("kv_exchange_dtype", static_cast<int64_t>(s.kv_exchange));
+  mine.add("attention_dtype", static_cast<int64_t>(s.attention_dtype));
   s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
   return mine;
 }
@@ -448,6 +449,9 @@ void ContextAttention::Impl::attend(const Chunk& chunk, const FoldedBlock& keys,
 void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
   counters.tiles_fixed += counts.fixed;
   counters.tiles_online += counts.online;
+  counters.heads_int8 += counts.int8_heads;
+  counters.heads_as_computed += counts.bf16_heads;
+  counters.int8_error = std::max(counters.int8_error, counts.int8_error);
 }
 
 void ContextAttention::Impl::unpack(const Chunk& chunk, const Call& call) {
@@ -541,6 +545,7 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
   auto impl = std::make_unique<Impl>();
   impl->problem = checked_problem(problem);
   check_kv_exchange(strategy.kv_exchange, problem.dtype);
+  check_attention_dtype(strategy.attention_dtype, problem.dtype);
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads);
   // Before the context is split: ranks that disagree about U would split it differently.

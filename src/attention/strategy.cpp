@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "kernels/cpu_features.h"
 #include "parallel/exchange.h"
 #include "parallel/shards.h"
 
@@ -163,6 +164,7 @@ Strategy requested_strategy(const StrategyOptions& options) {
   strategy.tile_search = options.enable_tile_search;
   strategy.deterministic = options.deterministic;
   strategy.kv_exchange = options.kv_exchange_dtype;
+  strategy.attention_dtype = options.attention_dtype;
   return strategy;
 }
 
@@ -214,6 +216,17 @@ void check_kv_exchange(KVExchange exchange, DType dtype) {
   fail(
       "kv_exchange_dtype=bf16: keys and values are computed in bf16 and travel so anyway; leave it out, or use "
       "kv_exchange_dtype=int8");
+}
+
+void check_attention_dtype(AttentionDtype attention_dtype, DType dtype) {
+  if (attention_dtype == AttentionDtype::kAsComputed) return;
+  if (dtype != DType::kBF16) {
+    fail("attention_dtype=int8: queries and keys are computed in float32, and int8 is of bf16; leave one of them out");
+  }
+  const kernels::CpuFeatures& cpu = kernels::cpu_features();
+  if (!cpu.avx512_vnni || !cpu.avx512_bf16) {
+    fail("attention_dtype=int8: this CPU has no AVX512-VNNI with AVX-512-BF16; leave it out");
+  }
 }
 
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange) {

@@ -33,6 +33,8 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads);
 
 // Throws Error for keys and values that would travel in the dtype that they are computed in.
 void check_kv_exchange(KVExchange exchange, DType dtype);
+// Throws Error where queries and keys of `dtype` cannot be multiplied in `attention_dtype` on this CPU.
+void check_attention_dtype(AttentionDtype attention_dtype, DType dtype);
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange);  // none: as computed
 
 parallel::Sizes sizes_of(const Problem& problem, KVExchange exchange = KVExchange::kAsComputed);

@@ -107,7 +107,11 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
           words<KVExchange>(parallel::kKVExchanges, parallel::kv_exchange_name),
           "how keys and values travel between ranks: as_computed, in bf16 where the transformer computes in float32, "
           "or in int8 with a scale per 32 values; what is not as_computed is rounded, and the summary says by how "
-          "much");
+          "much")
+      .choice("attention_dtype", o.attention_dtype,
+              std::vector<std::pair<std::string, AttentionDtype>>{{"as_computed", AttentionDtype::kAsComputed},
+                                                                  {"int8", AttentionDtype::kInt8}},
+              "what queries and keys of self-attention are multiplied in: as_computed, or where that is bf16 in int8");
 }
 
 }  // namespace zoetrope::attention

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "device/stream.h"
+#include "kernels/cpu_features.h"
 
 namespace zoetrope::attention {
 namespace {
@@ -210,7 +211,7 @@ TEST(Keys, AreDescribedOnce) {
   for (const char* argument :
        {"attention=ulysses_ring", "ulysses_shards=2", "ulysses_attention_chunks=3", "ring_direction=forward",
         "softmax=online", "flash_block_sizes={block_q: 64}", "use_base2_exp=true", "use_k_smoothing=false",
-        "enable_tile_search=true", "deterministic=false", "kv_exchange_dtype=int8"})
+        "enable_tile_search=true", "deterministic=false", "kv_exchange_dtype=int8", "attention_dtype=int8"})
     set.set_argument(argument);
   EXPECT_EQ(options.softmax, Softmax::kOnline);
   const Strategy strategy = parse_strategy(options, 4, 12);
@@ -219,6 +220,9 @@ TEST(Keys, AreDescribedOnce) {
   EXPECT_EQ(strategy.block_q, 64);
   EXPECT_TRUE(strategy.tile_search);
   EXPECT_EQ(strategy.kv_exchange, KVExchange::kInt8);
+  EXPECT_EQ(strategy.attention_dtype, AttentionDtype::kInt8);
+  EXPECT_THAT(error_of([&] { set.set_argument("attention_dtype=bf16"); }),
+              HasSubstr("'bf16' is unknown; one of: as_computed, int8"));
   EXPECT_THAT(error_of([&] { set.set_argument("kv_exchange_dtype=fp8"); }),
               HasSubstr("'fp8' is unknown; one of: as_computed, bf16, int8"));
   set.set_argument("flash_block_sizes={block_kv: 512}");
@@ -328,6 +332,24 @@ TEST(Plan, RefusesStrategies) {
   EXPECT_EQ(plan_refusal(problem, {.kv_exchange = KVExchange::kInt8}), "no error");
   EXPECT_THAT(plan_refusal(problem, {.kv_exchange = KVExchange::kBFloat16}),
               HasSubstr("kv_exchange_dtype=bf16: keys and values are computed in bf16 and travel so anyway"));
+}
+
+TEST(Plan, RefusesInt8WhereItIsNotPossible) {
+  const Strategy int8{.attention_dtype = AttentionDtype::kInt8};
+  EXPECT_EQ(plan_refusal(kProblem, int8),
+            "attention_dtype=int8: queries and keys are computed in float32, and int8 is of bf16; leave one of them "
+            "out");
+  Problem problem = kProblem;
+  problem.dtype = DType::kBF16;
+  const bool possible = kernels::cpu_features().avx512_vnni && kernels::cpu_features().avx512_bf16;
+  EXPECT_EQ(
+      plan_refusal(problem, int8),
+      possible ? "no error" : "attention_dtype=int8: this CPU has no AVX512-VNNI with AVX-512-BF16; leave it out");
+  if (!possible) return;
+  Strategy named = int8;
+  named.kernel = "avx512_bf16";
+  EXPECT_THAT(plan_refusal(problem, named),
+              HasSubstr("'avx512_bf16' cannot run here: does not multiply scores in int8"));
 }
 
 TEST(Plan, RefusesRanksThatDisagree) {

@@ -81,6 +81,9 @@ void add(const attention::Counters& more, attention::Counters& sum) {
   sum.tiles_online += more.tiles_online;
   sum.key_rounding = std::max(sum.key_rounding, more.key_rounding);
   sum.value_rounding = std::max(sum.value_rounding, more.value_rounding);
+  sum.heads_int8 += more.heads_int8;
+  sum.heads_as_computed += more.heads_as_computed;
+  sum.int8_error = std::max(sum.int8_error, more.int8_error);
 }
 
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)

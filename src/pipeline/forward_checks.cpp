@@ -189,7 +189,9 @@ double ForwardChecks::kv_rounding(const Stage& stage) const {
 }
 
 double ForwardChecks::bound(const Stage& stage) const {
-  return stage_bound(stage, config(), setup_.plan.dtype) + kv_rounding(stage);
+  const bool int8 = setup_.attention_dtype == attention::AttentionDtype::kInt8;
+  return stage_bound(stage, config(), setup_.plan.dtype) + (int8 ? wan::reference::int8_scores_rounding(stage) : 0) +
+         kv_rounding(stage);
 }
 
 RankValues ForwardChecks::values() const {

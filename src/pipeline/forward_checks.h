@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
 #include "models/sampling/step_cache.h"
@@ -54,6 +55,7 @@ class ForwardChecks {
     const RunPlan& plan;
     DType vae_dtype = DType::kF32;
     parallel::KVExchange kv_exchange = parallel::KVExchange::kAsComputed;
+    attention::AttentionDtype attention_dtype = attention::AttentionDtype::kAsComputed;
     int threads = 1;  // of this process
   };
   ForwardChecks(const Setup& setup, int ranks);
@@ -93,6 +95,7 @@ class ForwardChecks {
   std::vector<Tensor> latents() const;
   bool uses_expert(int expert) const;
   std::string place_text(const CheckedValue& value) const;  // "step 2 of 50, conditional, rank 1"
+  double bound(const wan::reference::Stage& stage) const;   // of its relative L2 error
 
  private:
   using Stage = wan::reference::Stage;
@@ -101,7 +104,6 @@ class ForwardChecks {
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
   double kv_rounding(const Stage& stage) const;
-  double bound(const Stage& stage) const;  // of its relative L2 error
   RankValues values() const;
   bool has_clean_tokens() const;
   TensorView shared(int64_t step, const char* name, const Shape& shape) const;

@@ -186,6 +186,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
     if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
   }
   attention::check_kv_exchange(o.strategy.kv_exchange_dtype, plan.dtype);
+  attention::check_attention_dtype(o.strategy.attention_dtype, plan.dtype);
   if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)
     plan.notes.push_back("dtype=int8: this CPU multiplies bf16 with AMX, which is faster than its int8 dot products");
   if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));

@@ -25,8 +25,8 @@ constexpr const char* kJournal = "journal";
 constexpr const char* kSeed = "seed";
 
 // They say where a run computes, what it tells and how its file is encoded, and change no latent or frame beyond the
-// order of sums. A key that is not here, and not one of the strategy's, decides the video; so does kRounds.
-constexpr const char* kRounds = "kv_exchange_dtype";
+// order of sums. A key that is not here, and not one of the strategy's, decides the video; so do those of kRounding.
+constexpr const char* kRounding[] = {"kv_exchange_dtype", "attention_dtype"};
 constexpr const char* kFree[] = {"model",
                                  "weight_cache",
                                  "weights_in_memory",
@@ -71,7 +71,7 @@ std::map<std::string, std::string> deciding_settings(GenerateOptions options) {
   OptionSet of_strategy;
   attention::describe_strategy_options(of_strategy, strategy);
   for (const auto& setting : of_strategy.settings())
-    if (setting.first != kRounds) settings.erase(setting.first);
+    if (std::ranges::find(kRounding, setting.first) == std::end(kRounding)) settings.erase(setting.first);
   return settings;
 }
 

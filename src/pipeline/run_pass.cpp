@@ -264,6 +264,11 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
     s.attention.key_rounding = s.world.all_reduce_max(s.attention.key_rounding);
     s.attention.value_rounding = s.world.all_reduce_max(s.attention.value_rounding);
   }
+  if (strategy.attention_dtype == attention::AttentionDtype::kInt8) {
+    for (int64_t* heads : {&s.attention.heads_int8, &s.attention.heads_as_computed})
+      *heads = static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(*heads)));
+    s.attention.int8_error = s.world.all_reduce_max(s.attention.int8_error);
+  }
   if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
@@ -406,13 +411,14 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   const double key_rounding = s.attention.key_rounding, value_rounding = s.attention.value_rounding;
   if (key_rounding > 0 || value_rounding > 0) result.kv_rounding = {key_rounding, value_rounding};
   if (world.rank() == 0) {
+    const std::string rounding = kv_rounding_text(result, pass.strategy.kv_exchange) + int8_heads_text(s.attention);
     result.memory = s.memory.finish();
     result.layout = parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline));
     for (const trace::Timing::Phase& phase : timing.phases()) result.phases.push_back({phase.path, phase.seconds});
     result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention, result.layout) +
-                    timing.to_string() + s.memory.text() + kv_rounding_text(result, pass.strategy.kv_exchange);
+                    timing.to_string() + s.memory.text() + rounding;
     compare_with_plan(timing, s.attention, pass, result);
-    result.summary = short_summary(timing, s.steps_made, result) + kv_rounding_text(result, pass.strategy.kv_exchange);
+    result.summary = short_summary(timing, s.steps_made, result) + rounding;
     if (!s.shard_weights.empty()) {
       result.summary += fmt::format("Shard weights {}\n", fmt::join(s.shard_weights, ","));
     } else if (options_.strategy.shard_weights.automatic && pass.layout.of_sequence().ranks() > 1) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "zoetrope/attention.h"
 #include "zoetrope/model.h"
 
 #include "trace/timing.h"
@@ -17,5 +18,8 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
 // "Exchange of keys and values in int8: off by 0.61 % (keys) and 0.54 % (values) at most"; empty where they were not
 // rounded.
 std::string kv_rounding_text(const Video& result, parallel::KVExchange exchange);
+
+// "Attention in int8: 99.2 % of heads, their weights off by 1.9 % at most in samples"; empty without attention_dtype.
+std::string int8_heads_text(const attention::Counters& counters);
 
 }  // namespace zoetrope::pipeline

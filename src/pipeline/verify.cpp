@@ -213,7 +213,7 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   const wan::TransformerConfig& config = model.experts.front().config;
   double most = 0;
   for (const wan::reference::Stage& stage : wan::reference::stages_of(config))
-    most = std::max(most, wan::reference::stage_bound(stage, config, run.plan().dtype));
+    most = std::max(most, checks.bound(stage));
   report.step_bound = most * std::sqrt(kStagesOfLayer * report.layers);
   if (const std::optional<CheckedValue>& first = checks.first_outside())
     report.first_outside = sentence(checks, *first);
@@ -275,7 +275,7 @@ struct Verification::State {
         ranks(of_ranks),
         run(opened, {checked_options(options)}),
         checks({opened.folder, run.plan(), options.vae_dtype, options.strategy.kv_exchange_dtype,
-                comm::process_threads(options.threads)},
+                options.strategy.attention_dtype, comm::process_threads(options.threads)},
                of_ranks) {
     run.use_checks(checks);
     if (settings.begins) settings.begins(run.identity({options.seed}), weights_hash(opened.folder));

@@ -27,7 +27,8 @@ BYTES = {"float32": 4, "bf16": 2}
 NAMES = {"float32": "F32", "bf16": "BF16"}
 FIELDS = {"seconds_min": float, "seconds_median": float, "gflops": float, "peak_gflops": float, "fraction": float,
           "implementation": str, "tiles_fixed": int, "tiles_online": int, "bytes_sent": int, "wait_seconds": float,
-          "key_rounding": float, "value_rounding": float}
+          "key_rounding": float, "value_rounding": float, "heads_int8": int, "heads_as_computed": int,
+          "int8_error": float}
 
 
 def test(function):
@@ -417,6 +418,22 @@ def narrowed_keys_send_fewer_bytes_and_say_their_error(cwd):
                 assert m["bytes_sent"] == 2 * 37 * 2 * 2 * 5 * vector, m
                 assert 1e-3 < m["key_rounding"] < 2 ** -6 and 1e-3 < m["value_rounding"] < 2 ** -6, m
                 assert BOUND["float32"] < m["rel_l2"] < 4 * (m["key_rounding"] + m["value_rounding"]) + BOUND[dtype], m
+
+
+@test
+def scores_in_int8_say_their_error(cwd):
+    """Three heads, over a ring of two ranks times two blocks each. o is off by about as much as the weights of a sample."""
+    words = ["shape=1x400x3x64", "dtype=bf16", "attention_dtype=int8"]
+    result = attention(cwd, *words)
+    if "no AVX512-VNNI" in result.stderr:
+        refused(cwd, result, "attention_dtype=int8")
+        return
+    for ranks, blocks in ((1, 3), (2, 12)):
+        m = measured(cwd, *words, f"ranks={ranks}", "attention=ring")
+        assert m["heads_int8"] == blocks and m["heads_as_computed"] == 0, m
+        assert 2 ** -9 < m["int8_error"] < 2 ** -6 and m["rel_l2"] < 2 * m["int8_error"] + BOUND["bf16"], m
+    refused(cwd, attention(cwd, *words, "implementation=avx512_bf16"), "avx512_bf16",
+            "does not multiply scores in int8", left=["m.json"])
 
 
 # ---- what is said ----

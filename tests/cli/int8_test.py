@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dtype=int8 as users see it.
+"""dtype=int8 and attention_dtype=int8 as users see them.
 
     int8_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
     int8_test.py --list                the names
@@ -280,6 +280,59 @@ def bad_words_are_refused(cwd):
     refused(cwd, run(short, cwd), "weight_memory=2.2", "at least")
     plan = run([harness.PROGRAM, "plan", "wan2.1_t2v_1.3b", "dtype=int8", "int8_layers=1-40"], cwd)
     refused(cwd, plan, "'1-40'", "blocks 0 to 29", "0-29")
+
+
+# ---- attention_dtype ----
+
+ATTENTION = ["dtype=bf16", "attention_dtype=int8", "deterministic=true"]
+
+
+def skip_without_int8_attention(cwd):
+    result = generate(cwd, *ATTENTION, "output=probe.gif")
+    if result.returncode != 0:
+        refused(cwd, result, "attention_dtype=int8", "no AVX512-VNNI with AVX-512-BF16")
+        raise harness.Skip("this CPU has no AVX512-VNNI with AVX-512-BF16")
+    for file in files_in(cwd):
+        (pathlib.Path(cwd) / file).unlink()
+
+
+@test
+def ranks_that_share_heads_have_the_same_attention_in_int8(cwd):
+    skip_without_int8_attention(cwd)
+    one, said = made(cwd, *ATTENTION)
+    assert "\nAttention in int8: 100 % of heads, their weights off by " in said, said
+    for words in (["ranks=2", "data_parallelism=1", "attention=ulysses"], ["ranks=2", "data_parallelism=2"]):
+        other, said = made(cwd, *ATTENTION, *words)
+        assert other == one and "Attention in int8: 100 % of heads" in said, (words, said)
+    if shutil.which("mpirun") is not None:
+        assert made(cwd, *ATTENTION, "attention=ulysses", "data_parallelism=1", processes=2)[0] == one
+
+
+@test
+def attention_in_int8_is_verified_over_ranks(cwd):
+    skip_without_int8_attention(cwd)
+    for dtype in ("bf16", "int8"):
+        words = [f"dtype={dtype}", "attention_dtype=int8", *(["int8_layers=all"] if dtype == "int8" else [])]
+        for layout in (["ranks=1"], ["ranks=3", "data_parallelism=1", "attention=ring"],
+                       ["ranks=4", "data_parallelism=1", "attention=ulysses_ring_custom_fixed_m"]):
+            result = run([harness.PROGRAM, "verify", harness.MODEL, *harness.SMALL, *words, *layout], cwd)
+            assert result.returncode == 0 and "Every value is inside its bound" in result.stdout, \
+                result.stdout + result.stderr
+
+
+@test
+def attention_in_int8_is_near_bf16_and_not_it(cwd):
+    skip_without_int8_attention(cwd)
+    exact, bf16, int8 = (last_latents(made(cwd, "deterministic=true", *words)[0])
+                         for words in (["dtype=float32"], ["dtype=bf16"], ["dtype=bf16", "attention_dtype=int8"]))
+    assert 0 < distance(int8, bf16)
+    assert distance(int8, exact) <= 3 * max(distance(bf16, exact), 0.01), (distance(int8, exact), distance(bf16, exact))
+
+
+@test
+def attention_in_int8_is_refused_in_float32(cwd):
+    refused(cwd, generate(cwd, "dtype=float32", "attention_dtype=int8", "output=a.gif"), "attention_dtype=int8", "float32")
+    refused(cwd, generate(cwd, "attention_dtype=fp8", "output=a.gif"), "attention_dtype", "as_computed, int8")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "kernels/flash_attention/int8_scores.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
@@ -127,31 +128,45 @@ void for_chunks(Stream& stream, const FlashProblem& p, const KeyBlock& block, Bo
   });
 }
 
+// The number of valid keys of each head, and with `center` their mean. `parts`: a record of each chunk.
+template <typename T>
+void measure_means(Stream& stream, const FlashProblem& p, const KeyBlock& block, bool center, float* parts,
+                   const TensorView& out) {
+  const int64_t chunks = ceil_div(block.k.extent(1), kChunkKeys), floats = statistics_floats(p.head_dim);
+  for_chunks<T>(stream, p, block, [&](int64_t head, int64_t chunk, auto& k, auto&, int64_t count) {
+    float* part = parts + (head * chunks + chunk) * floats;
+    part[kStatCount] = static_cast<float>(count);
+    if (center) add_keys<T>(k, count, p.head_dim, part + kStatMean);
+  });
+  for (int64_t head = 0; head < p.batch * p.heads; ++head) {
+    float* into = record(out, head / p.heads, head % p.heads);
+    double n = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) n += static_cast<double>(parts[(head * chunks + chunk) * floats]);
+    into[kStatCount] = static_cast<float>(n);
+    for (int64_t d = 0; d < p.head_dim; ++d) {
+      double mean = 0;
+      for (int64_t chunk = 0; chunk < chunks && center; ++chunk)
+        mean += static_cast<double>(parts[(head * chunks + chunk) * floats + kStatMean + d]);
+      into[kStatMean + d] = n > 0 ? static_cast<float>(mean / n) : 0.0f;
+    }
+  }
+}
+
+// Records of the chunks of all heads, in the stream's scratch.
+float* chunk_records(Stream& stream, const FlashProblem& p, const KeyBlock& block) {
+  const int64_t chunks = ceil_div(block.k.extent(1), kChunkKeys);
+  const auto floats = static_cast<size_t>(p.batch * p.heads * chunks * statistics_floats(p.head_dim));
+  return static_cast<float*>(stream.scratch().allocate(floats * sizeof(float)));
+}
+
 template <typename T>
 void measure(Stream& stream, const FlashProblem& p, const KeyBlock& block, const TensorView& out) {
   const int64_t heads = p.batch * p.heads, chunks = ceil_div(block.k.extent(1), kChunkKeys);
   const int64_t floats = statistics_floats(p.head_dim);
   const Arena::Scope scope(stream.scratch());
-  // Records of the chunks, later folded into one a head.
-  auto* parts = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(heads * chunks * floats) * 4));
-  for_chunks<T>(stream, p, block, [&](int64_t head, int64_t chunk, auto& k, auto&, int64_t count) {
-    float* part = parts + (head * chunks + chunk) * floats;
-    part[kStatCount] = static_cast<float>(count);
-    if (p.center_keys) add_keys<T>(k, count, p.head_dim, part + kStatMean);
-  });
+  float* const parts = chunk_records(stream, p, block);  // later folded into one a head
+  measure_means<T>(stream, p, block, p.center_keys, parts, out);
   const auto record_of = [&](int64_t head) { return record(out, head / p.heads, head % p.heads); };
-  for (int64_t head = 0; head < heads; ++head) {
-    float* into = record_of(head);
-    double n = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) n += parts[(head * chunks + chunk) * floats];
-    into[kStatCount] = static_cast<float>(n);
-    for (int64_t d = 0; d < p.head_dim; ++d) {
-      double mean = 0;
-      for (int64_t chunk = 0; chunk < chunks && p.center_keys; ++chunk)
-        mean += parts[(head * chunks + chunk) * floats + kStatMean + d];
-      into[kStatMean + d] = n > 0 ? static_cast<float>(mean / n) : 0.0f;
-    }
-  }
   for_chunks<T>(stream, p, block, [&](int64_t head, int64_t chunk, auto& k, auto& v, int64_t count) {
     float* part = parts + (head * chunks + chunk) * floats;
     float square = 0, value = 0;
@@ -212,7 +227,9 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int
   double square = 0;
   for (int64_t d = 0; d < head_dim_; ++d) square += static_cast<double>(mean_[d]) * static_cast<double>(mean_[d]);
   const double rounding = std::sqrt(square) * static_cast<double>(head_dim_ + 8) * 0x1p-24;
-  radius_log2e_ = (statistics[kStatRadius] + static_cast<float>(rounding)) * std::abs(scale_log2e_);
+  const double growth = problem.int8_scores ? int8_score_growth(head_dim_) : 0;
+  radius_log2e_ = (statistics[kStatRadius] * static_cast<float>(1 + growth) + static_cast<float>(rounding)) *
+                  std::abs(scale_log2e_);
   const float n = statistics[kStatCount], value = statistics[kStatValueMaximum];
   if (!(n > 0) || !(value < kInfinity) || !(radius_log2e_ < kInfinity)) return;
   const int up = value > 0 ? std::max(0, ceil_log2(value)) : 0;
@@ -221,9 +238,12 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int
   const int headroom = 126 - ceil_log2(n) - up, bound = headroom + kHeadroomBelow + down,
             bound_plain = kHeadroomBelow + down;
   headroom_ = static_cast<float>(headroom);
-  most_safe_ = std::floor(static_cast<float>(bound) / (problem.center_keys ? 1 : 2));
-  most_plain_ =
-      bound_plain < 0 ? -1.0f : static_cast<float>(problem.center_keys ? headroom : std::min(headroom, bound_plain));
+  // Below its centre, a row's largest exponent is by at most this part of β.
+  const double below = problem.center_keys ? growth : 1;
+  most_safe_ = std::floor(static_cast<float>(bound / (1 + below)));
+  if (bound_plain < 0) return;
+  most_plain_ = below > 0 ? std::floor(static_cast<float>(std::min<double>(headroom, bound_plain / below)))
+                          : static_cast<float>(headroom);
 }
 
 RowMode OffsetBound::rows(const void* q, int64_t stride, int64_t count, float* center, float* exponent) const {
@@ -255,11 +275,28 @@ RowMode OffsetBound::rows_of(const T* q, int64_t stride, int64_t count, float* c
   return RowMode::kExponent;
 }
 
+namespace {
+
+TensorView records(Stream& stream, const FlashProblem& problem) {
+  const Shape shape{problem.batch, problem.heads, statistics_floats(problem.head_dim)};
+  return {stream.scratch().allocate(static_cast<size_t>(shape.size()) * sizeof(float)), DType::kF32, shape};
+}
+
+}  // namespace
+
+TensorView means_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block) {
+  const TensorView means = records(stream, problem);
+  const Arena::Scope scope(stream.scratch());
+  with_compute_type(problem.dtype, "k", [&](auto tag) {
+    measure_means<typename decltype(tag)::type>(stream, problem, block, true, chunk_records(stream, problem, block),
+                                                means);
+  });
+  return means;
+}
+
 TensorView statistics_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block) {
   if (problem.softmax != Softmax::kFixedMax || block.statistics) return block.statistics;
-  const Shape shape{problem.batch, problem.heads, statistics_floats(problem.head_dim)};
-  const TensorView own(stream.scratch().allocate(static_cast<size_t>(shape.size()) * sizeof(float)), DType::kF32,
-                       shape);
+  const TensorView own = records(stream, problem);
   measure_keys(stream, problem, block, own);
   return own;
 }

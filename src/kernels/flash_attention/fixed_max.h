@@ -61,6 +61,10 @@ class OffsetBound {
 // scratch, where it brings none, or nothing where softmax is online.
 TensorView statistics_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block);
 
+// Records of which only the number of valid keys and their mean are set, whatever center_keys says; in the stream's
+// scratch.
+TensorView means_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block);
+
 void measure_keys(Stream& stream, const FlashProblem& problem, const KeyBlock& block, const TensorView& out);
 void combine_statistics(std::span<const TensorView> parts, const TensorView& into);
 

@@ -17,6 +17,7 @@ constexpr int64_t kMaxHeadDim = 1024;
 
 // Fastest first, where all instructions are as fast as they could be; see fastest().
 constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
+    {"avx512_int8", avx512_int8_refusal, make_avx512_int8_kernel},
     {"amx_bf16", amx_bf16_refusal, make_amx_bf16_kernel},
     {"avx512_bf16", avx512_bf16_refusal, make_avx512_bf16_kernel},
     {"avx512", avx512_refusal, make_avx512_kernel},
@@ -46,6 +47,9 @@ void validate(const FlashProblem& p) {
          p.query_tokens, p.key_tokens);
   }
   if (!std::isfinite(p.scale)) fail("flash attention: scale is {}, but must be finite", p.scale);
+  if (p.int8_scores && p.dtype != DType::kBF16) {
+    fail("flash attention: scores in int8 are of q and k in BF16, not {}", dtype_name(p.dtype));
+  }
   if (p.softmax == Softmax::kFixedMax && p.bias) {
     fail("flash attention: fixed-max softmax has no bound on scores with a bias; use online softmax");
   }

@@ -45,7 +45,10 @@ struct FlashProblem {
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
-  bool bias = false;           // additive, float32; not with kFixedMax
+  bool bias = false;         // additive, float32; not with kFixedMax
+  bool int8_scores = false;  // q·kᵀ is multiplied in int8 (int8_scores.h); BF16 only
+  // Of a head in a block: where int8 moves the weights of a sample by more (relative L2), bf16 multiplies it instead.
+  float int8_limit = 0.05f;
   std::string implementation;  // empty: the fastest that can
   Softmax softmax = Softmax::kOnline;
   bool center_keys = true;  // kFixedMax: offsets about the mean key, a tighter bound
@@ -70,6 +73,10 @@ struct KeyBlock {
 struct TileCounts {
   int64_t fixed = 0;
   int64_t online = 0;
+  // With int8_scores: heads in int8 and in bf16, and the largest error of a sample that was within the limit.
+  int64_t int8_heads = 0;
+  int64_t bf16_heads = 0;
+  double int8_error = 0;
 };
 
 // {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they

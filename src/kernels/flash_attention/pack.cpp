@@ -168,7 +168,7 @@ void pack_value_pair(const TileShape& shape, const PackSource& source, int64_t k
 }  // namespace
 
 int64_t packed_keys_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
-  return round_up(keys, shape.panel_keys) * shape.steps(head_dim) * 4;
+  return round_up(keys, shape.panel_keys) * shape.key_words(head_dim) * 4;
 }
 
 int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {

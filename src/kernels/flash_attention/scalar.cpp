@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <type_traits>
+#include <vector>
 
 #include "base/index_range.h"
 #include "kernels/flash_attention/fixed_max.h"
+#include "kernels/flash_attention/int8_scores.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/mask.h"
 #include "tensor/dispatch.h"
@@ -56,6 +59,13 @@ class ScalarKernel final : public FlashKernel {
   struct Position {
     int64_t b, h, i;
   };
+  // The keys of a block in int8, and the query of a row.
+  struct Int8 {
+    TensorView means;  // [B, H, 3 + D]
+    int8_t* keys;      // [B·H][keys][int8_row_bytes], valid ones
+    float* scales;     // [B·H][keys]
+    bool* heads;       // [B·H]: multiplied in int8
+  };
   // An offset that is fixed; none where the row goes online.
   struct Offset {
     bool fixed = false;
@@ -72,6 +82,8 @@ class ScalarKernel final : public FlashKernel {
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of, Finish&& finish) const {
     const Arena::Scope scope(stream.scratch());
     const TensorView statistics = statistics_of(stream, problem_, block);
+    TileCounts counts;
+    const Int8 int8 = problem_.int8_scores ? int8_keys(stream, q, block, counts) : Int8{};
     const int64_t head_dim = problem_.head_dim, groups = ceil_div(problem_.query_tokens, kGateRows);
     double* totals = static_cast<double*>(
         stream.scratch().allocate(static_cast<size_t>(stream.team().size() * head_dim) * sizeof(double)));
@@ -89,13 +101,16 @@ class ScalarKernel final : public FlashKernel {
                               mode == RowMode::kExponent ? static_cast<double>(exponent[i]) : 0.0};
           const Row row = row_of(index, thread);
           with_compute_type(problem_.dtype, "q", [&](auto tag) {
-            fold_row<typename decltype(tag)::type>(position(index), q, block, offset, row, totals + thread * head_dim);
+            fold_row<typename decltype(tag)::type>(position(index), q, block, offset, int8, row,
+                                                   totals + thread * head_dim);
           });
           finish(index, row);
         }
       }
     });
-    return {fixed, online};
+    counts.fixed = fixed;
+    counts.online = online;
+    return counts;
   }
   template <typename RowOf>
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of) const {
@@ -122,31 +137,106 @@ class ScalarKernel final : public FlashKernel {
     return bound.rows(rows, q.stride(1), count, center, exponent);
   }
 
+  Int8 int8_keys(Stream& stream, const TensorView& q, const KeyBlock& block, TileCounts& counts) const {
+    const int64_t keys = block.k.extent(1), bytes = int8_row_bytes(problem_.head_dim);
+    const auto rows = static_cast<size_t>(problem_.batch * problem_.heads * keys);
+    Int8 int8{means_of(stream, problem_, block),
+              static_cast<int8_t*>(stream.scratch().allocate(rows * static_cast<size_t>(bytes))),
+              static_cast<float*>(stream.scratch().allocate(rows * sizeof(float))),
+              static_cast<bool*>(stream.scratch().allocate(static_cast<size_t>(problem_.batch * problem_.heads)))};
+    const Mask mask(problem_, block);
+    Int8Heads heads(problem_);
+    std::vector<int32_t> valid;
+    for (int64_t head = 0; head < problem_.batch * problem_.heads; ++head) {
+      const int64_t b = head / problem_.heads, h = head % problem_.heads;
+      valid.clear();
+      for (int64_t j = 0; j < keys; ++j)
+        if (mask.valid(b, j)) valid.push_back(static_cast<int32_t>(j));
+      const PackSource queries{row_of<BFloat16>(q, b, 0, h), q.stride(1),      problem_.dtype, nullptr,
+                               problem_.query_tokens,        problem_.head_dim};
+      const PackSource selected{row_of<BFloat16>(block.k, b, 0, h),
+                                block.k.stride(1),
+                                problem_.dtype,
+                                valid.data(),
+                                std::ssize(valid),
+                                problem_.head_dim};
+      int8.heads[head] = !valid.empty() && heads.take(int8_weight_error(
+                                               queries, selected, mean(int8, b, h),
+                                               static_cast<float>(static_cast<double>(problem_.scale) * kLog2E)));
+    }
+    heads.add_to(counts);
+    for (int64_t row = 0; row < static_cast<int64_t>(rows); ++row) {
+      const int64_t b = row / keys / problem_.heads, h = row / keys % problem_.heads, j = row % keys;
+      if (mask.valid(b, j)) {
+        const BFloat16* key = row_of<BFloat16>(block.k, b, j, h);
+        int8.scales[row] = int8_row(key, mean(int8, b, h), problem_.head_dim, int8.keys + row * bytes).scale;
+      }
+    }
+    return int8;
+  }
+
+  static const float* mean(const Int8& int8, int64_t b, int64_t h) {
+    return int8.means.data<const float>() + b * int8.means.stride(0) + h * int8.means.stride(1) + kStatMean;
+  }
+
   template <typename T>
-  double score(const T* query, const T* key, const float* bias) const {
+  static const T* row_of(const TensorView& x, int64_t b, int64_t token, int64_t h) {
+    return x.data<const T>() + b * x.stride(0) + token * x.stride(1) + h * x.stride(2);
+  }
+
+  template <typename T>
+  double product(const T* query, const T* key) const {
     double dot = 0;
     for (int64_t d = 0; d < problem_.head_dim; ++d) dot += static_cast<double>(to_float(query[d])) * to_float(key[d]);
-    return (dot * static_cast<double>(problem_.scale) + (bias != nullptr ? static_cast<double>(*bias) : 0.0)) * kLog2E;
+    return dot;
+  }
+
+  // A query in int8, and its product with the mean key.
+  struct Int8Query {
+    int8_t values[kMostScoreTerms];
+    double scale = 0, offset = 0;
+  };
+  double product(const Int8Query& query, const Int8& int8, int64_t row) const {
+    const int8_t* key = int8.keys + row * int8_row_bytes(problem_.head_dim);
+    int32_t sum = 0;
+    for (int64_t d = 0; d < problem_.head_dim; ++d) sum += int32_t{query.values[d]} * int32_t{key[d]};
+    return sum * static_cast<double>(int8.scales[row]) * query.scale + query.offset;
+  }
+
+  double score(double product, const float* bias) const {
+    return (product * static_cast<double>(problem_.scale) + (bias != nullptr ? static_cast<double>(*bias) : 0.0)) *
+           kLog2E;
   }
 
   // Folds the valid keys of the block into one row of the state; `total` has D elements.
   template <typename T>
-  void fold_row(const Position& at, const TensorView& q, const KeyBlock& block, const Offset& offset, const Row& row,
-                double* total) const {
+  void fold_row(const Position& at, const TensorView& q, const KeyBlock& block, const Offset& offset, const Int8& int8,
+                const Row& row, double* total) const {
     const int64_t head_dim = problem_.head_dim;
     const auto [b, h, i] = at;
     const Mask mask(problem_, block);
-    const T* query = q.data<const T>() + b * q.stride(0) + i * q.stride(1) + h * q.stride(2);
+    const T* query = row_of<T>(q, b, i, h);
+    const int64_t keys = block.k.extent(1), first_row = (b * problem_.heads + h) * keys;
+    const bool in_int8 = problem_.int8_scores && int8.heads[b * problem_.heads + h];
+    Int8Query int8_query;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (in_int8) {
+        const Int8Row quantised = int8_row(query, nullptr, head_dim, int8_query.values);
+        int8_query.scale = static_cast<double>(quantised.scale) / static_cast<double>(rotated_block(head_dim));
+        int8_query.offset = static_cast<double>(mean_product(query, mean(int8, b, h), head_dim));
+      }
+    }
     double top = *row.m, sum = *row.l;
     std::copy(row.o, row.o + head_dim, total);
-    for (int64_t j = 0; j < block.k.extent(1); ++j) {
+    for (int64_t j = 0; j < keys; ++j) {
       if (!mask.valid(b, j)) continue;
-      const T* key = block.k.data<const T>() + b * block.k.stride(0) + j * block.k.stride(1) + h * block.k.stride(2);
-      const T* value = block.v.data<const T>() + b * block.v.stride(0) + j * block.v.stride(1) + h * block.v.stride(2);
+      const T* value = row_of<T>(block.v, b, j, h);
       const float* bias = problem_.bias ? block.bias.data<const float>() + h * block.bias.stride(0) +
                                               i * block.bias.stride(1) + j * block.bias.stride(2)
                                         : nullptr;
-      const double t = score(query, key, bias);
+      const double dot =
+          in_int8 ? product(int8_query, int8, first_row + j) : product(query, row_of<T>(block.k, b, j, h));
+      const double t = score(dot, bias);
       if (offset.fixed) {
         top = offset.center - offset.exponent;
       } else if (const double raised = std::max({top, t, double{RowState::kAllMinusInfinity}}); raised > top) {

@@ -6,7 +6,8 @@
 //                ⌈D/pair⌉, rounded up to a multiple of step_unit.
 // Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
 //                beyond the last key and beyond D.
-// `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32.
+// `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32. Scores
+// from int8 have keys of their own (int8_scores.h).
 #pragma once
 
 #include <cstdint>
@@ -25,13 +26,18 @@ struct TileShape {
   int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
   int64_t step_unit;      // pairs of head dims that are multiplied at once: 16 with AMX, else 1
   int64_t weight_tiles;   // key tiles whose weights are kept: 2 where one's are computed while another's are multiplied
+  bool int8_scores;       // queries and keys are int8, four to a 32-bit lane
   // Chosen by the driver (tile_size.h), 0 in the instruction set's own shape.
   int64_t key_tile = 0;    // keys whose weights are kept at once: a multiple of panel_keys
   int64_t query_tile = 0;  // rows at most: a multiple of query_rows
 
+  // Products of a score.
   [[gnu::always_inline]] int64_t steps(int64_t head_dim) const {
-    return (head_dim + pair * step_unit - 1) / (pair * step_unit) * step_unit;
+    const int64_t terms = int8_scores ? 4 : pair;
+    return (head_dim + terms * step_unit - 1) / (terms * step_unit) * step_unit;
   }
+  // 32-bit words of a packed key: its terms, and in int8 its scale.
+  [[gnu::always_inline]] int64_t key_words(int64_t head_dim) const { return steps(head_dim) + (int8_scores ? 1 : 0); }
 };
 
 // The widths of value panels: D in vectors, dealt out evenly over as few panels as full ones would need, so that no
@@ -72,6 +78,10 @@ enum class TileSoftmax : uint8_t {
 struct TileTask {
   const void* q;  // operand[rows][q_stride]; steps·pair elements of a row are read, of rows up to the register block
   int64_t q_stride;  // elements
+  // With scores from int8, of rows up to the register block (Int8Queries); else null.
+  const float* q_scales;
+  const int32_t* q_corrections;
+  const float* q_offsets;
   int64_t rows;
   int64_t head_dim;
   const void* keys;    // packed
@@ -100,6 +110,7 @@ struct TileKernel {
 const TileKernel& avx2_tile();
 const TileKernel& avx512_tile();
 const TileKernel& avx512_bf16_tile();
+const TileKernel& avx512_int8_tile();
 const TileKernel& amx_bf16_tile();
 
 }  // namespace zoetrope::kernels

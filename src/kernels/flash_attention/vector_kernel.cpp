@@ -12,6 +12,7 @@
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/fixed_max.h"
+#include "kernels/flash_attention/int8_scores.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/flash_attention/pack.h"
@@ -46,11 +47,15 @@ struct Division {
 
 class VectorKernel final : public FlashKernel {
  public:
-  VectorKernel(const FlashProblem& problem, const TileKernel& tile)
+  // `int8`: what multiplies the heads that int8 is fine enough for; null: none.
+  VectorKernel(const FlashProblem& problem, const TileKernel& tile, const TileKernel* int8 = nullptr)
       : problem_(problem),
         tile_(tile),
+        int8_(int8),
         shape_(with_tile_sizes(tile.shape, problem.tiles)),
-        heads_(problem.batch * problem.heads) {}
+        int8_shape_(int8 != nullptr ? with_tile_sizes(int8->shape, problem.tiles) : shape_),
+        heads_(problem.batch * problem.heads),
+        scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {}
 
   TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
     return run(stream, q, block, &state, nullptr);
@@ -68,6 +73,8 @@ class VectorKernel final : public FlashKernel {
     const Output* output;         // where they are finished to
     const Selection* selections;  // [B]
     TensorView statistics;        // [B, H, 3 + D], fixed-max
+    TensorView means;             // [B, H, 3 + D], of this block's keys (int8 scores)
+    const bool* int8;             // [B·H]: multiplied in int8; null: none
     Division division;
     char* packs;         // [group][pack_bytes]
     int64_t pack_bytes;  // keys, then values
@@ -85,9 +92,13 @@ class VectorKernel final : public FlashKernel {
     int64_t most = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
     std::atomic<int64_t> fixed{0}, online{0};
-    Call call{q, block, state, output, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
+    Call call{q, block, state, output, selections, {}, {}, nullptr, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
     call.statistics = statistics_of(stream, problem_, block);
-    call.value_offset = round_up(packed_keys_bytes(shape_, most, problem_.head_dim), 64);
+    TileCounts counts;
+    if (int8_ != nullptr) choose_int8(stream, call, counts);
+    call.value_offset = round_up(std::max(packed_keys_bytes(shape_, most, problem_.head_dim),
+                                          packed_keys_bytes(int8_shape_, most, problem_.head_dim)),
+                                 64);
     call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
     call.division = divide(stream.team().size(), most, call.pack_bytes);
     call.packs = allocate(stream.scratch(), call.division.group * call.pack_bytes);
@@ -98,9 +109,28 @@ class VectorKernel final : public FlashKernel {
       pack_group(stream, call, first, count);
       fold_group(stream, call, first, count);
     }
-    if (fixed_max()) return {fixed, online};
-    return {0, groups_with_keys(selections)};
+    counts.fixed = fixed;
+    counts.online = fixed_max() ? online.load() : groups_with_keys(selections);
+    return counts;
   }
+
+  // By a sample of each head that has keys.
+  void choose_int8(Stream& stream, Call& call, TileCounts& counts) const {
+    call.means = means_of(stream, problem_, call.block);
+    auto* const errors = reinterpret_cast<double*>(allocate(stream.scratch(), heads_ * int64_t{sizeof(double)}));
+    auto* const int8 = reinterpret_cast<bool*>(allocate(stream.scratch(), heads_));
+    stream.team().parallel_for(heads_, 1, [&](IndexRange range, int) {
+      for (int64_t head = range.begin; head < range.end; ++head)
+        errors[head] =
+            int8_weight_error(queries(call, head), source(call, call.block.k, head), mean_of(call, head), scale_log2e_);
+    });
+    Int8Heads heads(problem_);
+    for (int64_t head = 0; head < heads_; ++head)
+      int8[head] = call.selections[head / problem_.heads].count > 0 && heads.take(errors[head]);
+    heads.add_to(counts);
+    call.int8 = int8;
+  }
+  static bool in_int8(const Call& call, int64_t head) { return call.int8 != nullptr && call.int8[head]; }
 
   int64_t groups_with_keys(const Selection* selections) const {
     int64_t groups = 0;
@@ -164,6 +194,19 @@ class VectorKernel final : public FlashKernel {
     return {data, x.stride(1), problem_.dtype, call.selections[b].index, call.selections[b].count, problem_.head_dim};
   }
 
+  PackSource queries(const Call& call, int64_t head) const {
+    PackSource rows = source(call, call.q, head);
+    rows.index = nullptr;
+    rows.count = problem_.query_tokens;
+    return rows;
+  }
+
+  const float* mean_of(const Call& call, int64_t head) const {
+    const TensorView& means = call.means;
+    return means.data<const float>() + head / problem_.heads * means.stride(0) +
+           head % problem_.heads * means.stride(1) + kStatMean;
+  }
+
   void pack_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
     int64_t tiles = 0;
     for (int64_t head = first; head < first + count; ++head) {
@@ -175,7 +218,11 @@ class VectorKernel final : public FlashKernel {
         char* pack = call.packs + item / tiles * call.pack_bytes;
         const PackSource keys = source(call, call.block.k, head), values = source(call, call.block.v, head);
         if (tile * shape_.key_tile >= keys.count) continue;
-        pack_keys(shape_, keys, tile, pack);
+        if (in_int8(call, head)) {
+          pack_int8_keys(int8_shape_, keys, mean_of(call, head), tile, pack);
+        } else {
+          pack_keys(shape_, keys, tile, pack);
+        }
         pack_values(shape_, values, tile, pack + call.value_offset);
       }
     });
@@ -217,6 +264,7 @@ class VectorKernel final : public FlashKernel {
         weight_bytes() + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
     if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
     if (!queries_in_place()) bytes += s.query_tile * s.steps(problem_.head_dim) * 4 + 64;
+    if (int8_ != nullptr) bytes += s.query_tile * (int8_row_bytes(problem_.head_dim) + 3 * 4) + 4 * 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
@@ -244,16 +292,27 @@ class VectorKernel final : public FlashKernel {
     task.weight_rows = s.query_tile;
     task.softmax = problem_.softmax == Softmax::kExactOnline ? TileSoftmax::kExact : TileSoftmax::kLazy;
     task.head_dim = problem_.head_dim;
-    task.scale_log2e = static_cast<float>(static_cast<double>(problem_.scale) * kLog2E);
-    PackSource queries = source(call, call.q, head);
-    queries.index = nullptr;
-    if (queries_in_place()) {
-      task.q_stride = queries.stride;
-      task.q = static_cast<const char*>(queries.data) + begin * queries.stride * element_bytes();
+    task.scale_log2e = scale_log2e_;
+    const PackSource q = queries(call, head);
+    if (in_int8(call, head)) {
+      task.q_stride = int8_row_bytes(problem_.head_dim);
+      Int8Queries packed;
+      packed.rows = reinterpret_cast<int8_t*>(take(s.query_tile * task.q_stride));
+      packed.scales = take_floats(s.query_tile);
+      packed.corrections = reinterpret_cast<int32_t*>(take(s.query_tile * 4));
+      packed.offsets = take_floats(s.query_tile);
+      pack_int8_queries(s, q, mean_of(call, head), scale_log2e_, begin, rows, packed);
+      task.q = packed.rows;
+      task.q_scales = packed.scales;
+      task.q_corrections = packed.corrections;
+      task.q_offsets = packed.offsets;
+    } else if (queries_in_place()) {
+      task.q_stride = q.stride;
+      task.q = static_cast<const char*>(q.data) + begin * q.stride * element_bytes();
     } else {
       task.q_stride = s.steps(problem_.head_dim) * s.pair;
       char* copy = take(s.query_tile * s.steps(problem_.head_dim) * 4);
-      pack_rows(s, queries, begin, rows, copy);
+      pack_rows(s, q, begin, rows, copy);
       task.q = copy;
     }
     task.keys = pack;
@@ -291,7 +350,7 @@ class VectorKernel final : public FlashKernel {
   template <typename Take>
   void fold_rows(const Call& call, TileTask& task, int64_t b, int64_t h, int64_t begin, Take&& take_floats) const {
     const int64_t unit = gate_rows(shape_), groups = ceil_div(task.rows, unit);
-    if (!fixed_max()) return tile_.fold(task);
+    if (!fixed_max()) return fold(task);
     const OffsetBound bound(problem_, call.statistics, b, h);
     float* center = take_floats(shape_.query_tile);
     float* exponent = take_floats(shape_.query_tile);
@@ -317,8 +376,14 @@ class VectorKernel final : public FlashKernel {
                  const float* exponent) const {
     TileTask part = tile;
     part.rows = end - begin;
-    part.q =
-        static_cast<const char*>(tile.q) + begin * tile.q_stride * static_cast<int64_t>(dtype_size(shape_.operand));
+    const bool int8 = tile.q_scales != nullptr;
+    const int64_t bytes = int8 ? 1 : static_cast<int64_t>(dtype_size(shape_.operand));
+    part.q = static_cast<const char*>(tile.q) + begin * tile.q_stride * bytes;
+    if (int8) {
+      part.q_scales += begin;
+      part.q_corrections += begin;
+      part.q_offsets += begin;
+    }
     part.o += begin * tile.o_stride;
     part.l += begin;
     part.m += begin;
@@ -327,8 +392,10 @@ class VectorKernel final : public FlashKernel {
       part.exponent = exponent + begin;
       for (int64_t i = 0; i < part.rows; ++i) part.scratch.minus_m[i] = -center[begin + i];
     }
-    tile_.fold(part);
+    fold(part);
   }
+
+  void fold(const TileTask& task) const { (task.q_scales != nullptr ? *int8_ : tile_).fold(task); }
 
   void finish_tile(const Output& output, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
     const TensorView& o = output.o;
@@ -348,29 +415,49 @@ class VectorKernel final : public FlashKernel {
 
   FlashProblem problem_;
   const TileKernel& tile_;
-  TileShape shape_;  // with the sizes of its tiles
-  int64_t heads_;    // B·H
+  const TileKernel* int8_;
+  TileShape shape_;       // with the sizes of its tiles
+  TileShape int8_shape_;  // the same but for queries and keys
+  int64_t heads_;         // B·H
+  float scale_log2e_;
 };
 
 }  // namespace
 
-Refusal avx2_refusal(const FlashProblem&) {
+namespace {
+
+constexpr const char* kNoInt8Scores = "does not multiply scores in int8";
+
+}  // namespace
+
+Refusal avx2_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (!cpu_features().avx2) return "needs AVX2 and FMA";
   return std::nullopt;
 }
 
-Refusal avx512_refusal(const FlashProblem&) {
+Refusal avx512_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
   return std::nullopt;
 }
 
+Refusal avx512_int8_refusal(const FlashProblem& problem) {
+  if (!problem.int8_scores) return "multiplies scores in int8 only";
+  const CpuFeatures& cpu = cpu_features();
+  if (!cpu.avx512_vnni || !cpu.avx512_bf16) return "needs AVX512-VNNI and AVX-512-BF16";
+  return std::nullopt;
+}
+
 Refusal avx512_bf16_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   return std::nullopt;
 }
 
 Refusal amx_bf16_refusal(const FlashProblem& problem) {
+  if (problem.int8_scores) return kNoInt8Scores;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().amx_bf16) return "needs AMX with BF16";
   return std::nullopt;
@@ -385,12 +472,16 @@ std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem) {
 std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
+std::unique_ptr<FlashKernel> make_avx512_int8_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, avx512_bf16_tile(), &avx512_int8_tile());
+}
 std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, amx_bf16_tile());
 }
 
 const TileShape* vector_shape(std::string_view implementation) {
   if (implementation == "amx_bf16") return &amx_bf16_tile().shape;
+  if (implementation == "avx512_int8") return &avx512_int8_tile().shape;
   if (implementation == "avx512_bf16") return &avx512_bf16_tile().shape;
   if (implementation == "avx512") return &avx512_tile().shape;
   if (implementation == "avx2") return &avx2_tile().shape;

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/flash_attention/tile.h"
 
@@ -36,6 +37,10 @@ class VectorTile {
   using Element = typename Isa::Element;
   using Vec = typename Isa::Vec;
   using Operand = typename Isa::Operand;
+  // What multiplies queries and keys: the instruction set itself, or its int8.
+  static constexpr bool kInt8 = !std::is_void_v<typename Isa::Int8>;
+  using Scores = std::conditional_t<kInt8, typename Isa::Int8, Isa>;
+  using KeyElement = typename Scores::Element;
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kPair = Isa::kPair;
   static constexpr int kRows = Isa::kQueryRows;
@@ -44,8 +49,8 @@ class VectorTile {
   static constexpr int kWeighRows = Isa::kWeighRows;
 
  public:
-  static constexpr TileShape kShape = {Isa::kOperand,      kLanes, kPair,          kPanelKeys,
-                                       Isa::kValueVectors, kRows,  Isa::kStepUnit, 1};
+  static constexpr TileShape kShape = {Isa::kOperand, kLanes,         kPair, kPanelKeys, Isa::kValueVectors,
+                                       kRows,         Isa::kStepUnit, 1,     kInt8};
   static_assert(kRows % kWeighRows == 0);
 
   static void fold(const TileTask& task) {
@@ -68,7 +73,8 @@ class VectorTile {
       : t_(task),
         key_tile_(task.key_tile),
         weight_stride_(task.key_tile + kWeightPadding / static_cast<int64_t>(sizeof(Element))),
-        steps_((task.head_dim + kPair * Isa::kStepUnit - 1) / (kPair * Isa::kStepUnit) * Isa::kStepUnit),
+        steps_(kShape.steps(task.head_dim)),
+        key_words_(kShape.key_words(task.head_dim)),
         padded_rows_((task.rows + kRows - 1) / kRows * kRows),
         vectors_((task.head_dim + kLanes - 1) / kLanes),
         weights_(static_cast<Element*>(task.scratch.weights)) {}
@@ -96,15 +102,21 @@ class VectorTile {
 
   // ---- state ----
 
+  // Inside, scores and references of a row are without the q·k̄ that int8 leaves out of its products.
+  ZT_FLASH_INLINE float offset(int64_t row) const {
+    if constexpr (kInt8) return t_.q_offsets[row];
+    return 0;
+  }
+
   template <TileSoftmax kSoftmax>
   void load_state() {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
       if constexpr (!is_fixed(kSoftmax)) {
-        t_.scratch.minus_m[r] = -t_.m[row];
-      } else if (r >= t_.rows) {
-        t_.scratch.minus_m[r] = t_.scratch.minus_m[row];
+        t_.scratch.minus_m[r] = offset(row) - t_.m[row];
+      } else {
+        t_.scratch.minus_m[r] = r < t_.rows ? offset(row) + t_.scratch.minus_m[r] : t_.scratch.minus_m[row];
       }
       float* sum = t_.scratch.sums + r * kLanes;
       Isa::store(sum, Isa::set1(0));
@@ -116,7 +128,7 @@ class VectorTile {
   template <TileSoftmax kSoftmax>
   void store_state() {
     for (int64_t r = 0; r < t_.rows; ++r) {
-      t_.m[r] = -t_.scratch.minus_m[r];
+      t_.m[r] = offset(r) - t_.scratch.minus_m[r];
       if constexpr (kSoftmax == TileSoftmax::kFixedExponent) t_.m[r] -= t_.exponent[r];
       t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
     }
@@ -144,12 +156,12 @@ class VectorTile {
 
   // ---- scores and weights ----
 
-  ZT_FLASH_INLINE const Element* query(int64_t row) const {
-    return static_cast<const Element*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
+  ZT_FLASH_INLINE const KeyElement* query(int64_t row) const {
+    return static_cast<const KeyElement*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
   }
   ZT_FLASH_INLINE Element* weights(int64_t row) const { return weights_ + row * weight_stride_; }
-  ZT_FLASH_INLINE const Element* key_panel(int64_t first_key) const {
-    return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
+  ZT_FLASH_INLINE const KeyElement* key_panel(int64_t first_key) const {
+    return static_cast<const KeyElement*>(t_.keys) + first_key * key_words_ * Scores::kPair;
   }
 
   ZT_FLASH_INLINE const Element* value_tile(int64_t first_key) const {
@@ -189,7 +201,7 @@ class VectorTile {
     float* const tile_sums = t_.scratch.tile_sums;
     Element* const out = weights(0) + panel;
     const int64_t padded_rows = padded_rows_;
-    Prefetch prefetch(next, steps_ * kPanelKeys * kPair * int64_t{sizeof(Element)}, padded_rows / kRows);
+    Prefetch prefetch(next, key_words_ * kPanelKeys * int64_t{sizeof(float)}, padded_rows / kRows);
     for (int64_t row0 = 0; row0 < padded_rows; row0 += kRows) {
       prefetch.share();
       if constexpr (kPanel == Panel::kFirst) fetch_rows(row0 + kRowsAhead);
@@ -220,40 +232,66 @@ class VectorTile {
   // them costs more than it gains.
   static constexpr int64_t kRowsAhead = 2 * kRows;
   ZT_FLASH_INLINE void fetch_rows(int64_t first) const {
-    constexpr int64_t kLine = 64 / int64_t{sizeof(Element)};
+    constexpr int64_t kLine = 64 / int64_t{sizeof(KeyElement)};
     for (int64_t row = first; row < first + kRows; ++row) {
-      for (int64_t d = 0; d < steps_ * kPair; d += kLine) __builtin_prefetch(query(row) + d);
+      for (int64_t d = 0; d < steps_ * Scores::kPair; d += kLine) __builtin_prefetch(query(row) + d);
     }
   }
 
   template <int kBlockRows>
   ZT_FLASH_INLINE void products(Vec (&acc)[kBlockRows][kVectors], int64_t key, int64_t row0) const {
-    const Element* k = key_panel(key);
-    const Element* q[kBlockRows];
+    const KeyElement* k = key_panel(key);
+    const KeyElement* q[kBlockRows];
 #pragma GCC unroll 16
-    for (int r = 0; r < kBlockRows; ++r) {
-      q[r] = query(row0 + r);
+    for (int r = 0; r < kBlockRows; ++r) q[r] = query(row0 + r);
+    if constexpr (kInt8) {
+      typename Scores::Operand sums[kBlockRows][kVectors];
+#pragma GCC unroll 16
+      for (int r = 0; r < kBlockRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
+        for (int v = 0; v < kVectors; ++v) sums[r][v] = Scores::set1(t_.q_corrections[row0 + r]);
+      }
+      multiply<Scores>(sums, q, k, steps_);
+      const auto* scales = reinterpret_cast<const float*>(k + steps_ * kPanelKeys * Scores::kPair);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec scale = Isa::load(scales + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kBlockRows; ++r) acc[r][v] = Isa::mul(Scores::to_floats(sums[r][v]), scale);
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < kBlockRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
+      }
+      multiply<Isa>(acc, q, k, steps_);
     }
-    multiply(acc, q, k, steps_);
+  }
+
+  // What a row's scores are multiplied by, where it is not the same for all.
+  ZT_FLASH_INLINE Vec row_scale(Vec scale, int64_t row) const {
+    if constexpr (kInt8) return Isa::set1(t_.q_scales[row]);
+    return scale;
   }
 
   // acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Lost: unrolling by 4
   // and 8 (0, and −5 points with sixteen registers), fetching the next block's rows between the steps (−3).
-  template <int kBlockRows, int kWidth>
-  static ZT_FLASH_INLINE void multiply(Vec (&acc)[kBlockRows][kWidth], const Element* const (&a)[kBlockRows],
-                                       const Element* b, int64_t steps) {
+  template <typename Ops, typename Sum, int kBlockRows, int kWidth>
+  static ZT_FLASH_INLINE void multiply(Sum (&acc)[kBlockRows][kWidth],
+                                       const typename Ops::Element* const (&a)[kBlockRows],
+                                       const typename Ops::Element* b, int64_t steps) {
+    constexpr int kTerms = Ops::kPair;
     for (int64_t step = 0; step < steps; ++step) {
-      Operand bw[kWidth];
+      typename Ops::Operand bw[kWidth];
 #pragma GCC unroll 4
-      for (int w = 0; w < kWidth; ++w) bw[w] = Isa::operand(b + w * kLanes * kPair);
-      b += kWidth * kLanes * kPair;
+      for (int w = 0; w < kWidth; ++w) bw[w] = Ops::operand(b + w * kLanes * kTerms);
+      b += kWidth * kLanes * kTerms;
 #pragma GCC unroll 16
       for (int r = 0; r < kBlockRows; ++r) {
-        const Operand x = Isa::broadcast(a[r] + step * kPair);
+        const typename Ops::Operand x = Ops::broadcast(a[r] + step * kTerms);
 #pragma GCC unroll 4
-        for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::dot(acc[r][w], x, bw[w]);
+        for (int w = 0; w < kWidth; ++w) acc[r][w] = Ops::dot(acc[r][w], x, bw[w]);
       }
     }
   }
@@ -283,6 +321,7 @@ class VectorTile {
                                       int64_t valid) const {
     alignas(64) float buffer[kPanelKeys];
     const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
+    scale = row_scale(scale, row);
     Vec top = Isa::set1(kReferenceNoKeys);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -306,10 +345,10 @@ class VectorTile {
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) {
       const float* bias = kBias ? bias_of(row + i, key, valid, kTail, buffer) : nullptr;
-      const Vec minus_m = Isa::set1(t_.scratch.minus_m[row + i]);
+      const Vec minus_m = Isa::set1(t_.scratch.minus_m[row + i]), of_row = row_scale(scale, row + i);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        p[i * kVectors + v] = exponent<kBias>(score[i][v], scale, kBias ? bias + v * kLanes : nullptr, minus_m);
+        p[i * kVectors + v] = exponent<kBias>(score[i][v], of_row, kBias ? bias + v * kLanes : nullptr, minus_m);
       }
     }
     if constexpr (kSoftmax == TileSoftmax::kFixedExponent) {
@@ -491,7 +530,7 @@ class VectorTile {
 #pragma GCC unroll 4
       for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
     }
-    multiply(acc, p, v, pairs);
+    multiply<Isa>(acc, p, v, pairs);
   }
 
   template <bool kFresh, int kWidth>
@@ -506,6 +545,7 @@ class VectorTile {
   const int64_t key_tile_;
   const int64_t weight_stride_;  // elements
   const int64_t steps_;          // products of a score: ⌈D/pair⌉, rounded up to the step unit
+  const int64_t key_words_;      // of a packed key
   const int64_t padded_rows_;    // whole register blocks; rows beyond the tile repeat the last one and are never stored
   const int64_t vectors_;        // of D
   Element* weights_;             // of the key tile whose scores are at hand

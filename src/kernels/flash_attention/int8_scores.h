@@ -1,0 +1,76 @@
+// How q·kᵀ is computed in int8, and the packing of what is multiplied.
+//
+//  1. From the keys of a block the mean k̄ of its valid ones is subtracted: q·k = q·(k − k̄) + q·k̄. The second term is
+//     one number per row. It is computed in float32 and added back, so that scores stay what they are: blocks, each
+//     with a mean of its own, fold into one state whatever they are cut into, and the log-sum-exp holds.
+//  2. Rows of q and k − k̄ are rotated by a Hadamard matrix of the largest power of two that divides D (128 of 128, 16
+//     of 80, none of an odd D), block by block. A product of two rows that are not divided by the root of its order is
+//     larger by the order; nothing else changes, and one large element is spread over the whole block.
+//  3. A row is divided by a scale of its own, so that its largest magnitude is 127, and rounded to nearest even.
+//
+// A score is (int32 sum · scale of k · scale of q) + q·k̄. A row with an element that is not finite gets NaN for its
+// scale, so that every score of it is NaN.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/pack.h"
+#include "tensor/half.h"
+
+namespace zoetrope::kernels {
+
+inline constexpr int64_t kMostScoreTerms = 1024;  // the largest head_dim
+
+inline int64_t rotated_block(int64_t head_dim) { return head_dim & -head_dim; }
+// Of a row as it is stored: a dot product takes four.
+inline int64_t int8_row_bytes(int64_t head_dim) { return (head_dim + 3) / 4 * 4; }
+
+struct Int8Row {
+  float scale;  // of the rotated row, see rotated_block()
+  int32_t sum;  // of its int8 values
+};
+
+// x − mean (null: 0) of BF16, rotated and rounded, zeros up to int8_row_bytes().
+Int8Row int8_row(const BFloat16* x, const float* mean, int64_t head_dim, int8_t* to);
+// q·k̄ in float32.
+float mean_product(const BFloat16* q, const float* mean, int64_t head_dim);
+
+// The part of a head's packed keys that belongs to a key tile: [panel][steps + 1][panel_keys] words of four terms of
+// a key, plus 128 each (the dot product takes one unsigned operand); the last is its float32 scale.
+void pack_int8_keys(const TileShape& shape, const PackSource& source, const float* mean, int64_t tile, void* packed);
+
+// Queries of a tile, and what belongs to each row. Filled up to whole register blocks, with the last row again.
+struct Int8Queries {
+  int8_t* rows = nullptr;          // [rows][int8_row_bytes]
+  float* scales = nullptr;         // with scale·log₂e and the rotation's order in them
+  int32_t* corrections = nullptr;  // −128·Σ of the row, which the keys' 128 adds
+  float* offsets = nullptr;        // q·k̄·scale·log₂e
+};
+void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,
+                       int64_t begin, int64_t rows, const Int8Queries& to);
+
+// By how much int8 moves weights: relative L2, of a few rows of a head's queries and an eighth of its keys, at least 16
+// and at most 256, both evenly spaced. NaN where a score is not finite. It costs 1 % of a head of 1 560 tokens, less of
+// longer ones.
+double int8_weight_error(const PackSource& queries, const PackSource& keys, const float* mean, float scale_log2e);
+
+// What becomes of the heads of a block, one after another.
+class Int8Heads {
+ public:
+  explicit Int8Heads(const FlashProblem& problem) : limit_(problem.int8_limit) {}
+  // Whether a head with this error is multiplied in int8.
+  bool take(double error);
+  void add_to(TileCounts& counts) const;
+
+ private:
+  double limit_;
+  TileCounts counts_;
+};
+
+// By how much |q·k − q·k̄| may grow, as a factor on ‖q‖·‖k − k̂‖ with k̂ the mean of all keys, which may be another than
+// the block's. Rounding moves an element by at most 1/254 of the row's norm, a row by ε = √D/254 of it. Both sides:
+// (1 + ε)² − 1 of ‖q‖·‖k − k̄‖, and ‖k − k̄‖ is at most twice what ‖k − k̂‖ is at most.
+double int8_score_growth(int64_t head_dim);
+
+}  // namespace zoetrope::kernels

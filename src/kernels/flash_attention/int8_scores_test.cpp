@@ -1,0 +1,371 @@
+// Scores from int8: the rounded rows against their formula, the vector implementation against the scalar one, which has
+// the same scores, and both against the definition.
+#include "kernels/flash_attention/int8_scores.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/test_folder.h"
+#include "kernels/flash_attention/testing.h"
+#include "kernels/testing.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+using namespace flash_testing;  // NOLINT: test helpers
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr const char* kFast = "avx512_int8";
+
+// ---- rows ----
+
+// One term at a time.
+std::vector<float> rotated(std::vector<float> row) {
+  const size_t block = row.size() & -row.size();
+  for (size_t half = 1; half < block; half *= 2)
+    for (size_t i = 0; i < row.size(); ++i) {
+      if ((i & half) != 0) continue;
+      const float a = row[i], b = row[i + half];
+      row[i] = a + b;
+      row[i + half] = a - b;
+    }
+  return row;
+}
+
+TEST(Int8Rows, AreRotatedAndRoundedAsTheFormulaSays) {
+  for (const int64_t head_dim : {1, 2, 3, 4, 7, 8, 12, 16, 20, 40, 64, 80, 96, 128, 160, 1024}) {
+    SCOPED_TRACE(head_dim);
+    const Tensor x(DType::kBF16, {head_dim}), mean(DType::kF32, {head_dim});
+    test::fill_random(x, 1, 0, 2);
+    test::fill_random(mean, 2, 1, 1);
+    std::vector<float> row;
+    for (int64_t d = 0; d < head_dim; ++d) row.push_back(to_float(x.data<BFloat16>()[d]) - mean.data<float>()[d]);
+    row = rotated(row);
+    float most = 0;
+    for (const float value : row) most = std::max(most, std::abs(value));
+    std::vector<int8_t> values(static_cast<size_t>(int8_row_bytes(head_dim)), int8_t{99});
+    const Int8Row found = int8_row(x.data<BFloat16>(), mean.data<float>(), head_dim, values.data());
+    EXPECT_EQ(found.scale, most / 127);
+    int32_t sum = 0;
+    for (size_t d = 0; d < values.size(); ++d) {
+      const float expected = d < row.size() ? std::nearbyint(row[d] * (127 / most)) : 0.0f;
+      EXPECT_EQ(static_cast<float>(values[d]), expected) << d;
+      sum += values[d];
+    }
+    EXPECT_EQ(found.sum, sum);
+  }
+}
+
+TEST(Int8Rows, OfNothingAndOfWhatIsNoNumber) {
+  const Tensor x(DType::kBF16, {40});
+  std::vector<int8_t> values(40, int8_t{99});
+  EXPECT_EQ(int8_row(x.data<BFloat16>(), nullptr, 40, values.data()).scale, 0);
+  EXPECT_EQ(values, std::vector<int8_t>(40));
+  for (const float bad : {kNaN, kInfinity, -kInfinity, 3e38f}) {  // of the last, sums overflow
+    for (int64_t d = 0; d < 40; ++d) x.data<BFloat16>()[d] = to_bfloat16(bad == 3e38f || d == 17 ? bad : 1.0f);
+    const Int8Row row = int8_row(x.data<BFloat16>(), nullptr, 40, values.data());
+    EXPECT_TRUE(std::isnan(row.scale)) << bad;
+    EXPECT_EQ(row.sum, 0);
+  }
+}
+
+// The bound that fixed offsets rely on, for rows of any shape; and that it is none without the rounding: some product
+// grows.
+TEST(Int8Rows, ProductsGrowByNoMoreThanTheBound) {
+  for (const int64_t head_dim : {1, 3, 16, 40, 128}) {
+    const Tensor x(DType::kBF16, {2, head_dim});
+    std::vector<int8_t> q(1024), k(1024);
+    double largest = 0;
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      test::fill_random(x, seed, seed % 3 == 0 ? 2 : 0, 1);
+      for (int64_t d = 0; seed % 2 == 0 && d < head_dim; ++d)  // large in a few places only
+        if (d % 17 != 0) x.data<BFloat16>()[d] = to_bfloat16(0.01f * to_float(x.data<BFloat16>()[d]));
+      const BFloat16 *a = x.data<BFloat16>(), *b = seed % 5 == 0 ? a : a + head_dim;  // some have the same direction
+      const Int8Row of_q = int8_row(a, nullptr, head_dim, q.data()), of_k = int8_row(b, nullptr, head_dim, k.data());
+      double exact = 0, rounded = 0, norm_q = 0, norm_k = 0;
+      for (int64_t d = 0; d < head_dim; ++d) {
+        const auto at = static_cast<size_t>(d);
+        const double one = to_float(a[d]), other = to_float(b[d]);
+        exact += one * other;
+        norm_q += one * one;
+        norm_k += other * other;
+        rounded += static_cast<double>(q[at]) * static_cast<double>(k[at]);
+      }
+      rounded *= static_cast<double>(of_q.scale) * static_cast<double>(of_k.scale) /
+                 static_cast<double>(rotated_block(head_dim));
+      const double error = std::abs(rounded - exact) / std::sqrt(norm_q * norm_k);
+      EXPECT_LE(error, int8_score_growth(head_dim) / 2 + 1e-6) << head_dim;
+      largest = std::max(largest, error);
+    }
+    EXPECT_GT(largest, head_dim == 1 ? -1 : 1e-3);
+  }
+}
+
+// ---- attention ----
+
+class Int8Scores : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    FlashProblem probe;
+    probe.head_dim = 64;
+    probe.dtype = DType::kBF16;
+    probe.int8_scores = true;
+    const std::string reason = FlashAttention::refusal(probe, GetParam());
+    if (reason.starts_with("needs ")) GTEST_SKIP() << GetParam() << " " << reason;
+    ASSERT_EQ(reason, "");
+  }
+  Case make(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t head_dim,
+            Softmax softmax = Softmax::kOnline) const {
+    Case c({GetParam(), DType::kBF16, softmax}, batch, queries, keys, heads, head_dim);
+    c.problem.int8_scores = true;
+    c.problem.int8_limit = kInfinity;  // all heads, whatever it costs
+    return c;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Implementations, Int8Scores, ::testing::Values(kFast, "scalar"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+// Rows of normal deviates, whose largest is at most 3.5 of their size: rounding moves each by 3.5 / (127·√12) = 2^-7 of
+// itself, and a score, which is about 1, by √2 of that. A weight and its part of o move by as much. Scores that are
+// `larger` move by more.
+double int8_tolerance(const Case& c, double larger = 1) { return larger * std::sqrt(2.0) * 0x1p-7 + tolerance(c); }
+
+void expect_near_reference(const Case& c, double larger = 1) {
+  const Deviation d = deviation(c.o, c.reference());
+  EXPECT_EQ(d.nonfinite_mismatches, 0);
+  EXPECT_LE(d.relative_l2, int8_tolerance(c, larger)) << c.q.shape().to_string() << " " << c.k.shape().to_string();
+}
+
+// The scores of the scalar implementation are the same up to float32, so that what is left are the roundings of bf16:
+// of the weights in one of them, of o in both.
+void expect_scalar(Case& c) {
+  c.attend();
+  Tensor fast(DType::kF64, c.o.shape());
+  for (int64_t i = 0; i < c.o.size(); ++i)
+    fast.data<double>()[i] = static_cast<double>(to_float(c.o.data<BFloat16>()[i]));
+  const std::string name = c.problem.implementation;
+  c.problem.implementation = "scalar";
+  c.attend();
+  c.problem.implementation = name;
+  const Deviation d = deviation(c.o, fast);
+  EXPECT_EQ(d.nonfinite_mismatches, 0);
+  EXPECT_LE(d.relative_l2, tolerance(c) + 0x1p-9) << c.q.shape().to_string() << " " << c.k.shape().to_string();
+}
+
+TEST_P(Int8Scores, AreThoseOfTheScalarImplementation) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kExactOnline, Softmax::kFixedMax}) {
+    for (const int64_t head_dim : {1, 3, 12, 16, 40, 64, 80, 128, 160}) {
+      Case c = make(1, 19, 75, 2, head_dim, softmax);
+      expect_scalar(c);
+    }
+    for (const int64_t keys : {1, 15, 63, 64, 65, 128, 255, 256, 257, 513}) {
+      Case c = make(1, 9, keys, 1, 24, softmax);
+      expect_scalar(c);
+    }
+    for (const int64_t queries : {1, 2, 3, 4, 5, 64, 255, 256, 257, 513}) {
+      Case c = make(1, queries, 21, 1, 24, softmax);
+      expect_scalar(c);
+    }
+  }
+}
+
+TEST_P(Int8Scores, AreNearTheDefinition) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kExactOnline, Softmax::kFixedMax}) {
+    Case c = make(2, 70, 300, 3, 128, softmax);
+    c.attend();
+    expect_near_reference(c);
+    if (softmax == Softmax::kFixedMax) {
+      EXPECT_EQ(c.counts.online, 0);
+    }
+    c.use_key_lengths({131, 300});
+    c.attend();
+    expect_near_reference(c);
+  }
+}
+
+TEST_P(Int8Scores, MasksAndBiasesHold) {
+  Case c = make(2, 33, 150, 2, 64);
+  c.use_key_mask(5, 0.5);
+  c.use_bias(7, 1);
+  c.attend();
+  expect_near_reference(c);
+  // A key that takes no part is not in the mean either.
+  const Tensor before(DType::kBF16, c.o.shape());
+  Stream stream(1);
+  copy(stream, before, c.o);
+  for (int64_t j = 0; j < 150; ++j)
+    if (c.key_mask.data<uint8_t>()[j] == 0) set_element(c.k, 0, j, 0, 3, kNaN);
+  c.attend();
+  EXPECT_EQ(std::memcmp(before.view().raw(), c.o.view().raw(), before.view().bytes()), 0);
+}
+
+// The mean is left out of the rounding and comes back exactly: keys with a common offset of a hundred deviations lose
+// no digit. Nor do rows with one large element, which is spread over all.
+TEST_P(Int8Scores, OffsetsAndOutliersCostNothing) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
+    Case c = make(1, 40, 300, 1, 128, softmax);
+    for (int64_t j = 0; j < 300; ++j)
+      for (const int64_t d : {3, 77}) set_element(c.k, 0, j, 0, d, 100 + static_cast<float>(element(c.k, 0, j, 0, d)));
+    c.attend();
+    // bf16 keeps a step of 1/2 of such a key; what is compared with has these keys too.
+    expect_near_reference(c);
+    c.fold({{0, 100}, {250, 300}, {100, 250}});
+    expect_near_reference(c);
+  }
+  Case c = make(1, 40, 300, 1, 128);
+  for (int64_t i = 0; i < 40; ++i) set_element(c.q, 0, i, 0, i, 20);
+  c.attend();
+  expect_near_reference(c, 2);  // ‖q‖ is twice what it was
+}
+
+// Blocks of keys, each with a mean of its own.
+TEST_P(Int8Scores, BlocksFoldIntoOneState) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kExactOnline, Softmax::kFixedMax}) {
+    Case c = make(2, 70, 401, 3, 64, softmax);
+    for (int64_t j = 200; j < 401; ++j)
+      for (int64_t d = 0; d < 64; ++d) set_element(c.k, 1, j, 2, d, static_cast<float>(element(c.k, 1, j, 2, d)) + 1);
+    c.use_key_lengths({401, 210});  // the last block brings no key for one batch entry
+    c.fold({{0, 200}, {200, 230}, {230, 401}});
+    expect_near_reference(c);
+    if (softmax == Softmax::kFixedMax) {
+      EXPECT_EQ(c.counts.online, 0);
+    }
+  }
+}
+
+TEST_P(Int8Scores, TheLogSumExpHasTheMeanInIt) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
+    Case c = make(1, 20, 300, 2, 64, softmax);
+    for (int64_t j = 0; j < 300; ++j) set_element(c.k, 0, j, 0, 5, 30);
+    const Tensor logs(DType::kF32, {1, 20, 2}), expected(DType::kF64, {1, 20, 2}), o(DType::kF64, c.o.shape());
+    Stream stream(2);
+    FlashAttention(c.problem).attend(stream, c.q, c.block(), c.o, logs);
+    flash_attention_reference(c.problem, c.q, c.block(), o, expected);
+    // As far off as the scores, of which it is a mean.
+    for (int64_t i = 0; i < 40; ++i)
+      EXPECT_NEAR(static_cast<double>(logs.data<float>()[i]), expected.data<double>()[i],
+                  std::sqrt(2.0) * 0x1p-7 + log_sum_tolerance(c));
+  }
+}
+
+// Rows whose exponents need a scale of their own, and rows that no fixed offset is safe for.
+TEST_P(Int8Scores, FixedOffsetsHoldForRoundedScores) {
+  for (const float factor : {1.0f, 3.0f, 8.0f, 40.0f}) {
+    SCOPED_TRACE(factor);
+    Case c = make(1, 130, 300, 1, 64, Softmax::kFixedMax);
+    test::fill_random(c.q, 1, 0, static_cast<double>(factor));
+    expect_scalar(c);
+    EXPECT_EQ(c.counts.online > 0, factor == 40.0f);
+  }
+}
+
+// Keys that climb by 2^100 and more: references are raised and tiles are redone.
+TEST_P(Int8Scores, ScoresThatKeepClimbing) {
+  Case c = make(1, 29, 700, 1, 16);
+  c.problem.scale = 1;
+  for (int64_t i = 0; i < 29; ++i) set_element(c.q, 0, i, 0, 0, static_cast<float>(i % 7 - 2));
+  for (int64_t j = 0; j < 700; ++j) set_element(c.k, 0, j, 0, 0, static_cast<float>((j / 50) * 64));
+  expect_scalar(c);
+}
+
+TEST_P(Int8Scores, SpoiltRowsStaySpoilt) {
+  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    Case queries = make(2, 9, 150, 2, 24), keys = make(2, 9, 150, 2, 24);
+    set_element(queries.q, 1, 7, 0, 5, bad);
+    set_element(keys.k, 1, 77, 0, 5, kNaN);
+    for (const bool folded : {false, true}) {
+      for (Case* c : {&queries, &keys}) {
+        if (folded) c->fold({{0, 75}, {75, 150}});
+        if (!folded) c->attend();
+        for (int64_t b = 0; b < 2; ++b)
+          for (int64_t i = 0; i < 9; ++i)
+            for (int64_t h = 0; h < 2; ++h) {
+              const bool spoilt = b == 1 && h == 0 && (c == &keys || i == 7);
+              EXPECT_EQ(std::isfinite(element(c->o, b, i, h, 0)), !spoilt) << b << " " << i << " " << h;
+            }
+      }
+    }
+  }
+}
+
+// Heads whose weights int8 would move too far, here for scores of a deviation of ten, are computed as without it.
+TEST_P(Int8Scores, CoarseHeadsStayInBf16) {
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
+    Case c = make(2, 70, 300, 3, 64, softmax);
+    c.problem.int8_limit = 0.02f;
+    for (int64_t i = 0; i < 70; ++i)
+      for (int64_t d = 0; d < 64; ++d) set_element(c.q, 1, i, 2, d, 10 * static_cast<float>(element(c.q, 1, i, 2, d)));
+    c.attend();
+    EXPECT_EQ(c.counts.int8_heads, 5);
+    EXPECT_EQ(c.counts.bf16_heads, 1);
+    EXPECT_GT(c.counts.int8_error, 0x1p-8);
+    EXPECT_LE(c.counts.int8_error, c.problem.int8_limit);
+    const Tensor o = c.reference();
+    const auto head = [](const TensorView& x) { return x.slice(0, 1, 2).slice(2, 2, 3); };
+    EXPECT_LE(deviation(head(c.o), head(o)).relative_l2, tolerance(c));
+    expect_near_reference(c);
+    c.problem.int8_limit = 0;
+    c.attend();
+    EXPECT_EQ(c.counts.int8_heads, 0);
+    EXPECT_TRUE(matches_reference(c));
+  }
+}
+
+TEST(Int8WeightError, IsThatOfASample) {
+  Case c({"scalar", DType::kBF16}, 1, 64, 2048, 1, 128);
+  const PackSource q{c.q.data<void>(), c.q.view().stride(1), DType::kBF16, nullptr, 64, 128};
+  const PackSource k{c.k.data<void>(), c.k.view().stride(1), DType::kBF16, nullptr, 2048, 128};
+  const std::vector<float> mean(128);
+  const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(128.0));
+  const double error = int8_weight_error(q, k, mean.data(), scale);
+  // Of normal numbers, see int8_tolerance(): at most √2·2^-7, and not far below.
+  EXPECT_LE(error, std::sqrt(2.0) * 0x1p-7);
+  EXPECT_GE(error, 0.5 * std::sqrt(2.0) * 0x1p-7);
+  EXPECT_NEAR(int8_weight_error(q, k, mean.data(), 2 * scale) / error, 2, 1);
+  set_element(c.k, 0, 4, 0, 3, kNaN);  // the first of 256 in the sample
+  EXPECT_TRUE(std::isnan(int8_weight_error(q, k, mean.data(), scale)));
+}
+
+TEST_P(Int8Scores, NothingToAttendAndNoKeys) {
+  Case no_keys = make(2, 5, 0, 2, 16);
+  test::fill_random(no_keys.o, 9);
+  no_keys.attend();
+  expect_near_reference(no_keys);
+  Case no_rows = make(2, 0, 10, 2, 16);
+  no_rows.attend();
+}
+
+// Packing once more or for other teams changes no bit.
+TEST_P(Int8Scores, ThreadsChangeNothing) {
+  Case c = make(2, 300, 270, 2, 128);
+  c.attend(1);
+  const Tensor one(DType::kBF16, c.o.shape());
+  Stream stream(1);
+  copy(stream, one, c.o);
+  for (const int threads : {2, 5}) {
+    c.attend(threads);
+    EXPECT_EQ(std::memcmp(one.view().raw(), c.o.view().raw(), one.view().bytes()), 0);
+  }
+}
+
+TEST(Int8ScoresEntryPoint, RefusesWhatItCannot) {
+  FlashProblem p;
+  p.query_tokens = p.key_tokens = 4;
+  p.head_dim = 8;
+  p.int8_scores = true;
+  EXPECT_EQ(error_of([&] { FlashAttention{p}; }), "flash attention: scores in int8 are of q and k in BF16, not F32");
+  p.dtype = DType::kBF16;
+  p.implementation = "avx2";
+  EXPECT_THAT(error_of([&] { FlashAttention{p}; }), testing::HasSubstr("does not multiply scores in int8"));
+  p.int8_scores = false;
+  p.implementation = kFast;
+  EXPECT_THAT(error_of([&] { FlashAttention{p}; }), testing::HasSubstr("multiplies scores in int8 only"));
+}
+
+}  // namespace
+}  // namespace zoetrope::kernels
