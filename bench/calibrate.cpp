@@ -169,8 +169,10 @@ class Calibration {
     all_keys.emplace_back(kLongKeys, figures.attention.back().second);
     const MeasuredCurve keys = rising(all_keys);
     double best = 1;
-    for (const MeasuredCurve* points : {&gemm, &attention, &keys, &figures.convolution, &figures.attention_fixed_max})
+    for (const MeasuredCurve* points : {&gemm, &attention, &keys, &figures.attention_fixed_max})
       for (const auto& point : *points) best = std::max(best, point.second.value);
+    for (const auto& point : figures.convolution)
+      best = std::max(best, point.second.value / planner::ComputeFigures::kMostConvolution);
     planner::ComputeFigures& to = dtype == DType::kBF16 ? result_.profile.bf16 : result_.profile.float32;
     to.peak = rounded(figures.peak.value * best);
     to.gemm = curve(gemm, 1 / best);

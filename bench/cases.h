@@ -126,6 +126,7 @@ struct VaeSettings {
   int64_t height = 480;
   int64_t width = 832;
   std::string num_frames = "5";
+  std::string convolution = "auto";
 };
 OptionSet describe(VaeSettings& settings);
 std::vector<Section> bench_vae(const VaeSettings& settings, const Progress& progress, Outcome& outcome);

@@ -40,6 +40,10 @@ enum class KeepWeights : uint8_t {
   kAll,          // those of the VAE too
 };
 
+// How the VAE adds up its 3×3 convolutions. Winograd's algorithm takes fewer products; with vae_dtype BF16 its errors
+// are larger, within what bf16 is allowed (docs/cpu.md).
+enum class VaeConvolution : uint8_t { kAuto, kDirect, kWinograd };
+
 // Merged into a transformer's weights while they are loaded: W + strength · (alpha / rank) · B·A.
 struct LoraFile {
   std::filesystem::path file;
@@ -89,6 +93,7 @@ struct ModelOptions {
   std::optional<double> budget;
   DType text_encoder_dtype = DType::kF32;  // of the text encoder's
   DType vae_dtype = DType::kF32;           // of the VAE's
+  VaeConvolution vae_convolution = VaeConvolution::kAuto;
 
   std::optional<int64_t> ranks;        // in-process ranks; under mpirun the world size
   std::optional<int64_t> threads;      // compute threads of the process; unset: all cores

@@ -28,6 +28,8 @@ const std::vector<std::pair<std::string, WeightsInMemory>> kWeightsInMemory = {
     {"auto", WeightsInMemory::kAuto}, {"bf16", WeightsInMemory::kBf16}, {"as_stored", WeightsInMemory::kAsStored}};
 const std::vector<std::pair<std::string, KeepWeights>> kKeeps = {
     {"none", KeepWeights::kNone}, {"transformer", KeepWeights::kTransformer}, {"all", KeepWeights::kAll}};
+const std::vector<std::pair<std::string, VaeConvolution>> kConvolutions = {
+    {"auto", VaeConvolution::kAuto}, {"direct", VaeConvolution::kDirect}, {"winograd", VaeConvolution::kWinograd}};
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
                                                                          {"legacy", sampling::SigmaGrid::kFrom999}};
 const std::vector<std::pair<std::string, DType>> kDTypes = {{"bf16", DType::kBF16}, {"float32", DType::kF32}};
@@ -76,6 +78,17 @@ std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& 
 
 DType activation_dtype(const ModelOptions& options) {
   return options.dtype == DType::kI8 ? DType::kBF16 : options.dtype;
+}
+
+kernels::ConvAlgorithm convolution_of(const ModelOptions& options) {
+  switch (options.vae_convolution) {
+    case VaeConvolution::kDirect:
+      return kernels::ConvAlgorithm::kDirect;
+    case VaeConvolution::kWinograd:
+      return kernels::ConvAlgorithm::kWinograd;
+    default:
+      return kernels::ConvAlgorithm::kAuto;
+  }
 }
 
 const char* dtype_word(DType dtype) {
@@ -210,6 +223,10 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
+      .choice(
+          "vae_convolution", o.vae_convolution, kConvolutions,
+          "how 3×3 convolutions of the VAE are computed; winograd: all in fewer products; auto: those with 64 channels "
+          "or more")
       .flag("vae_tiling", o.vae_tiling,
             "encode and decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},

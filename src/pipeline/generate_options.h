@@ -8,6 +8,7 @@
 #include "zoetrope/model.h"
 
 #include "base/options.h"
+#include "kernels/conv/frame_conv.h"
 
 namespace zoetrope::pipeline {
 
@@ -46,6 +47,8 @@ void check_output_format(const GenerateOptions& options);
 
 // What the transformer's activations are: BF16 where some of its matrices are multiplied in int8.
 DType activation_dtype(const ModelOptions& options);
+// As the VAE's convolutions take it.
+kernels::ConvAlgorithm convolution_of(const ModelOptions& options);
 
 // What a dtype is called in settings: "bf16", "float32" or "int8".
 const char* dtype_word(DType dtype);

@@ -16,7 +16,8 @@ double most(const planner::Curve& curve) {
 }
 
 // The curves of `compute` through the measured rates. A library may know faster instructions than the multiply-adds
-// that were timed (AMX): then the fastest operation is the peak, and no fraction is above 1.
+// that were timed (AMX): then the fastest operation is the peak, and no fraction is above 1 but that of
+// convolutions, which Winograd's algorithm does with fewer operations than are counted.
 void fit(planner::ComputeFigures& compute, const machine::DtypeRates& rates) {
   const auto rows = static_cast<double>(rates.gemm_rows), tokens = static_cast<double>(rates.attention_tokens);
   compute.int8_gain = rates.int8_gain;
@@ -28,8 +29,8 @@ void fit(planner::ComputeFigures& compute, const machine::DtypeRates& rates) {
       attention * most(compute.attention) * most(compute.attention_keys) * std::max(1.0, compute.fixed_max_gain);
   // The fraction of the fastest is 1 but for rounding, which must not make it more.
   constexpr double kRounding = 1 + 1e-12;
-  compute.peak =
-      std::max(rates.peak, kRounding * std::max({rates.convolution, gemm * most(compute.gemm), best_attention}));
+  const double convolution = rates.convolution / planner::ComputeFigures::kMostConvolution;
+  compute.peak = std::max(rates.peak, kRounding * std::max({convolution, gemm * most(compute.gemm), best_attention}));
   compute.gemm.scale(gemm / compute.peak);
   compute.attention.scale(attention / compute.peak);
   compute.convolution = rates.convolution / compute.peak;

@@ -47,6 +47,18 @@ TEST(MeasuredProfile, TheFastestOperationIsThePeak) {
   EXPECT_NEAR(profile.bf16.peak * profile.bf16.gemm.at(1024) / machine.figures.bf16.gemm, 1, 1e-9);
 }
 
+// Winograd's algorithm does more than the peak of what is counted, up to 9/4.
+TEST(MeasuredProfile, ConvolutionsMayBeFasterThanThePeak) {
+  for (const double gain : {1.7, 3.0}) {
+    machine::KnownMachine machine = machine_of(1);
+    machine.figures.bf16.convolution = gain * machine.figures.bf16.peak;
+    const planner::HardwareProfile profile = measured_profile(find_profile("cpu"), machine);
+    EXPECT_NEAR(profile.bf16.peak / machine.figures.bf16.peak, std::max(1.0, gain / 2.25), 1e-9);
+    EXPECT_NEAR(profile.bf16.peak * profile.bf16.convolution / machine.figures.bf16.convolution, 1, 1e-9);
+    EXPECT_LE(profile.bf16.convolution, 2.25);
+  }
+}
+
 // Of any rates: a fraction of the peak that rounding makes more than 1 would be refused.
 TEST(MeasuredProfile, RoundingMakesNoFractionMoreThanOne) {
   const planner::HardwareProfile any_cpu = find_profile("cpu");

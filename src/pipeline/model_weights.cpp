@@ -140,7 +140,7 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& s
   return shared.get([&] {
     const int threads = comm::process_threads(stage.options.threads);
     auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config, *stage.model.vae.source(threads), part,
-                                                        stage.options.vae_dtype);
+                                                        stage.options.vae_dtype, convolution_of(stage.options));
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
   });

@@ -78,6 +78,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.transformer = activation_dtype(o);
   size.text_encoder = o.text_encoder_dtype;
   size.vae = o.vae_dtype;
+  size.vae_convolution = convolution_of(o);
   size.vae_tiling = o.vae_tiling;
   size.previews = o.preview.has_value();
   const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);

@@ -14,6 +14,7 @@ namespace {
 constexpr Bounds::Zero kZeroToo = Bounds::Zero::kZeroToo;
 
 constexpr Bounds kFraction{1e-6, 1};
+constexpr Bounds kConvolution{1e-6, ComputeFigures::kMostConvolution};
 constexpr Bounds kShare{0, 1};
 constexpr Bounds kGain{0.1, 10};
 constexpr Bounds kPeak{1e-4, 1e5};                // TFLOP/s: a slow core … far beyond any chip
@@ -295,7 +296,8 @@ const std::vector<Figure<ComputeFigures>>& figures() {
        "factor on attention by the keys of a block; none: 1"},
       {"fixed_max_gain", &P::fixed_max_gain, Unit::kNone, kGain, Need::kOptional,
        "factor on attention with fixed-max softmax"},
-      {"convolution", &P::convolution, Unit::kNone, kFraction, Need::kOptional, "fraction of the peak in the VAE"},
+      {"convolution", &P::convolution, Unit::kNone, kConvolution, Need::kOptional,
+       "fraction of the peak in the VAE; by Winograd's algorithm above 1"},
   };
   return table;
 }

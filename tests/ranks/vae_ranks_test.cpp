@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "comm/rank_test.h"
 #include "comm/testing.h"
@@ -35,6 +35,7 @@ struct Case {
   Half half;
   int64_t frames, rows, width;  // of the latents
   int64_t rest = 0;             // pixel rows of the video beyond them
+  kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kDirect;
 };
 
 // Rows: one for each of seven ranks, and numbers that leave a rest for 2, 3, 4 and 7.
@@ -47,6 +48,10 @@ constexpr Case kCases[] = {
     {"residual_decode_eight_rows", Generation::kResidual, Half::kDecoder, 3, 8, 2},
     {"residual_encode_one_row_each", Generation::kResidual, Half::kEncoder, 3, 7, 2},
     {"residual_encode_rows_that_are_cut_off", Generation::kResidual, Half::kEncoder, 2, 9, 1, 7},
+    // Tiles of two rows, of which parts that begin at odd rows have halves.
+    {"winograd_decode_eleven_rows", Generation::kPlain, Half::kDecoder, 2, 11, 2, 0, kernels::ConvAlgorithm::kWinograd},
+    {"winograd_encode_one_row_each", Generation::kResidual, Half::kEncoder, 2, 7, 2, 0,
+     kernels::ConvAlgorithm::kWinograd},
 };
 
 struct Model {
@@ -63,11 +68,13 @@ const Model& model(const Case& c) {
 // Shared by the ranks of a process, as the program does it.
 std::shared_ptr<const wan::VaeWeights> weights_of(const Case& c, DType dtype) {
   static std::mutex mutex;
-  static std::map<std::pair<Generation, DType>, std::shared_ptr<const wan::VaeWeights>> known;
+  using Key = std::tuple<Generation, DType, kernels::ConvAlgorithm>;
+  static std::map<Key, std::shared_ptr<const wan::VaeWeights>> known;
   const std::lock_guard lock(mutex);
-  auto& weights = known[{c.generation, dtype}];
+  auto& weights = known[{c.generation, dtype, c.algorithm}];
   if (!weights) {
-    weights = std::make_shared<const wan::VaeWeights>(model(c).config, *model(c).source, wan::VaeParts::kBoth, dtype);
+    weights = std::make_shared<const wan::VaeWeights>(model(c).config, *model(c).source, wan::VaeParts::kBoth, dtype,
+                                                      c.algorithm);
   }
   return weights;
 }

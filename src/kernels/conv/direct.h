@@ -50,6 +50,27 @@ struct FinishCall {
   int64_t normed_stride;
 };
 
+// Winograd's F(2×2, 3×3) for strips of tiles. A tile is 2×2 outputs of 3×3 taps, computed from 4×4 inputs: the inputs
+// and the taps are transformed to 16 points, at each of which one product stands for the 9 × 4 / 16 of the definition.
+struct WinogradInputCall {
+  const void* rows[4];   // of inputs, at the first column of the first tile
+  int64_t pixel_stride;  // elements
+  int64_t channels;
+  int64_t tiles;
+  bool last_column;                   // the last tile's fourth column exists
+  void* out;                          // [point][tile][channel]
+  int64_t tile_stride, point_stride;  // elements
+};
+struct WinogradOutputCall {
+  const float* sums;  // [point][tile][channel]
+  int64_t tile_stride, point_stride;
+  int64_t channels;  // whole vectors
+  int64_t tiles;
+  float* rows[2];  // of outputs, [two per tile][channel]; nullptr: not wanted
+  int64_t pixel_stride;
+};
+constexpr int64_t kWinogradPoints = 16;
+
 using TileFunction = void (*)(const TileCall&);
 
 struct DirectKernels {
@@ -66,6 +87,8 @@ struct DirectKernels {
   TileFunction narrow[kMostPixels];
   void (*finish_f32)(const FinishCall&);
   void (*finish_bf16)(const FinishCall&);
+  void (*winograd_input)(const WinogradInputCall&) = nullptr;  // both nullptr: no Winograd
+  void (*winograd_output)(const WinogradOutputCall&) = nullptr;
   void (*widen)(const void* from, float* to, int64_t count);  // bf16 to float
 
   // With AMX, whose tiles have all their rows and pixels: runs work(argument) on this thread with the tiles configured.

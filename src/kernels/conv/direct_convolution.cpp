@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/index_range.h"
@@ -64,7 +63,7 @@ Refusal DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernel
 
 DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
                                      const TensorView& weight, const TensorView& bias)
-    : problem_(problem), kernels_(kernels) {
+    : problem_(problem), kernels_(kernels), epilogue_(problem, kernels, bias) {
   channels_ = round_up(problem.in_channels, kernels.depth);
   run_length_ = problem.kernel[1] * channels_;
   const bool crowded = kernels.with_amx != nullptr && channels_ * kAmxElement % kEvenLines == 0;
@@ -73,10 +72,7 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
   tile_dtype_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
   stored_dtype_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tile_dtype_;
-  columns_ = round_up(problem.out_channels, kernels.lanes);
-  root_ = std::sqrt(static_cast<float>(problem.out_channels));
-  bias_.assign(static_cast<size_t>(columns_), 0.0f);
-  if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
+  columns_ = epilogue_.columns();
   if (narrow_) pack_narrow(weight);
   else pack(weight);
   const int64_t at_once = kernels.with_amx == nullptr ? kWeightBytes : kAmxWeightBytes;
@@ -217,11 +213,7 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
 void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
   Plan call = plan(inputs, out);
   const Arena::Scope scope(stream.scratch());
-  if (out.normed) {
-    auto* gamma = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(columns_) * sizeof(float)));
-    std::fill(std::copy_n(out.gamma.data<float>(), problem_.out_channels, gamma), gamma + columns_, 0.0f);
-    call.gamma = gamma;
-  }
+  call.gamma = epilogue_.gamma(stream, out);
   call.weights = tile_weights(stream);
   const int64_t items = call.bands * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
@@ -503,32 +495,14 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
 
 // Pixels are numbered row by row.
 void DirectConvolution::finish_pixels(const Plan& plan, const Item& item, float* acc, IndexRange pixels) const {
-  const auto element = static_cast<int64_t>(dtype_size(problem_.dtype));
-  FinishCall call{};
-  call.acc_stride = columns_;
-  call.channels = problem_.out_channels;
-  call.bias = bias_.data();
-  call.gamma = plan.gamma;
-  call.root = root_;
-  call.silu = plan.out.silu;
   const int64_t width = item.columns.size();
   while (pixels.begin < pixels.end) {
     const int64_t row = pixels.begin / width, column = pixels.begin % width;
     const int64_t whole = width / kernels_.pixels * kernels_.pixels, shift = column < whole ? 0 : overlap(item);
-    call.pixels = std::min((column < whole ? whole : width) - column, pixels.size());
-    const auto place = [&](const TensorView& t, int64_t& stride) -> void* {
-      if (!t) return nullptr;
-      stride = t.stride(1);
-      return t.data<std::byte>() +
-             ((item.rows.begin + row) * t.stride(0) + (item.columns.begin + column) * t.stride(1)) * element;
-    };
-    call.acc = acc + (row * plan.most_columns + column + shift) * columns_;
-    call.add = place(plan.out.add, call.add_stride);
-    call.raw = place(plan.out.raw, call.raw_stride);
-    call.normed = place(plan.out.normed, call.normed_stride);
-    if (problem_.dtype == DType::kBF16) kernels_.finish_bf16(call);
-    else kernels_.finish_f32(call);
-    pixels.begin += call.pixels;
+    const int64_t count = std::min((column < whole ? whole : width) - column, pixels.size());
+    epilogue_.finish(plan.out, plan.gamma, item.rows.begin + row, item.columns.begin + column, count,
+                     acc + (row * plan.most_columns + column + shift) * columns_);
+    pixels.begin += count;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/index_range.h"
 #include "kernels/conv/direct.h"
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/frame_conv.h"
 #include "kernels/implementation.h"
 
@@ -53,6 +54,7 @@ class DirectConvolution {
 
   FrameConvProblem problem_;
   const DirectKernels& kernels_;
+  ConvEpilogue epilogue_;
   bool narrow_ = false;
   bool widens_ = false;               // bf16 inputs, products in float
   DType stored_dtype_ = DType::kF32;  // of packed_
@@ -70,8 +72,6 @@ class DirectConvolution {
   };
   std::vector<Block> blocks_;
   Tensor packed_;
-  std::vector<float> bias_;  // padded with zeros
-  float root_ = 0;           // √output channels
 };
 
 }  // namespace zoetrope::kernels

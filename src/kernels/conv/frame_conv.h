@@ -17,6 +17,11 @@
 
 namespace zoetrope::kernels {
 
+// How sums are added up. kWinograd: 3×3 kernels of stride 1 by F(2×2, 3×3), with fewer products and, in bf16, larger
+// errors (winograd_convolution.h); every other kernel directly. kAuto: by Winograd where that saves time worth speaking
+// of.
+enum class ConvAlgorithm : uint8_t { kAuto, kDirect, kWinograd };
+
 // out(y, x, o) = bias(o) + Σ w(o, c, t, i, j)·in_t(origin₀ + y·stride + i, origin₁ + x·stride + j, c). There is no
 // padding: a border is part of the input in memory.
 struct FrameConvProblem {
@@ -27,8 +32,12 @@ struct FrameConvProblem {
   std::array<int64_t, 2> origin{0, 0};
   int64_t stride = 1;         // over rows and columns
   DType dtype = DType::kF32;  // of every activation: F32 or BF16; sums are float32
+  ConvAlgorithm algorithm = ConvAlgorithm::kAuto;
   std::string implementation;
 };
+
+// Which of the two this CPU takes for a problem, kDirect or kWinograd; Error where implementation is forced and cannot.
+ConvAlgorithm algorithm_of(const FrameConvProblem& problem);
 
 // What is computed from the sums. Everything is [H, W, O] in the problem's dtype, with any strides but a contiguous
 // last axis; raw, normed or both are required, and neither may overlap an input.
@@ -38,6 +47,9 @@ struct FrameConvOutput {
   TensorView normed;  // raw / max(‖raw‖₂, 1e-12)·√O·gamma over channels, then SiLU if asked, rounded once
   TensorView gamma;   // [O] F32, with normed
   bool silu = false;
+  // Where the first row is in the picture: Winograd's tiles are rows 2·i and 2·i + 1 of it, so that parts of a picture
+  // that begin anywhere get the bits of the whole. Columns are always all of the picture's.
+  int64_t first_row = 0;
 };
 
 class FrameConvolution {
@@ -52,11 +64,13 @@ class FrameConvolution {
 
   const FrameConvProblem& problem() const;
   const char* implementation() const;
+  ConvAlgorithm algorithm() const;  // never kAuto
   size_t weight_bytes() const;
 
   // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty (before the clip
   // began): their taps are left out. The bits of a pixel do not depend on the other pixels of the call or the number of
-  // threads. Safe to call from several ranks at once, each with its own stream.
+  // threads; with Winograd they depend on whether its row and column in the picture are even. Safe to call from several
+  // ranks at once, each with its own stream.
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
 
  private:

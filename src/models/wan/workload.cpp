@@ -126,18 +126,51 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // ---- VAE ----
 
+// What 16 points take more than the 9 taps that they stand for, where this CPU computes by Winograd.
+Bytes winograd_bytes(const CoderLayout& layout, const RunSize& size) {
+  constexpr int64_t kPoints = 16, kTaps = 9;
+  Bytes bytes;
+  const auto add = [&](const ConvLayout& conv) {
+    kernels::FrameConvProblem problem;
+    problem.in_channels = conv.in;
+    problem.out_channels = conv.out;
+    problem.frames = conv.kernel[0];
+    problem.kernel = {conv.kernel[1], conv.kernel[2]};
+    problem.dtype = size.vae;
+    problem.algorithm = size.vae_convolution;
+    if (kernels::algorithm_of(problem) == kernels::ConvAlgorithm::kWinograd)
+      bytes += Bytes(conv.in * conv.out * conv.kernel[0] * (kPoints - kTaps)) * size_of(size.vae);
+  };
+  const auto residual = [&](const ResidualLayout& block) {
+    add(block.conv1);
+    add(block.conv2);
+  };
+  add(layout.in);
+  residual(layout.middle_first);
+  residual(layout.middle_last);
+  for (const StageLayout& stage : layout.stages)
+    for (const ResidualLayout& block : stage.resnets) residual(block);
+  add(layout.out);
+  return bytes;
+}
+
 // In the VAE's dtype. An upsampling convolution is stored as four of 2×2 taps, one for each pixel of a cell: sums of
 // weights, which bf16 cannot represent exactly.
-Bytes decoder_resident_bytes(const VaeConfig& config, DType dtype) {
-  Bytes bytes(io::resident_bytes(vae_decoder_tensors(config), dtype));
+Bytes decoder_resident_bytes(const VaeConfig& config, const RunSize& size) {
+  const CoderLayout layout = decoder_layout(config);
+  Bytes bytes = Bytes(io::resident_bytes(vae_decoder_tensors(config), size.vae)) + winograd_bytes(layout, size);
   constexpr int64_t kCells = 4, kCellTaps = 4;
-  for (const StageLayout& stage : decoder_layout(config).stages) {
+  for (const StageLayout& stage : layout.stages) {
     if (!stage.resample) continue;
     const ConvLayout& conv = stage.resample->spatial;
-    const int64_t cells = kCells * kCellTaps * kFloat, as_stored = conv.kernel[1] * conv.kernel[2] * size_of(dtype);
+    const int64_t cells = kCells * kCellTaps * kFloat, as_stored = conv.kernel[1] * conv.kernel[2] * size_of(size.vae);
     bytes += Bytes(conv.in * conv.out) * (cells - as_stored);
   }
   return bytes;
+}
+Bytes encoder_resident_bytes(const VaeConfig& config, const RunSize& size) {
+  return Bytes(io::resident_bytes(vae_encoder_tensors(config), size.vae)) +
+         winograd_bytes(encoder_layout(config), size);
 }
 
 bool in_tiles(const VaeConfig& config, const RunSize& size) {
@@ -181,7 +214,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   planner::Workload::Vae vae;
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  vae.weights.resident = decoder_resident_bytes(config, size.vae);
+  vae.weights.resident = decoder_resident_bytes(config, size);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
@@ -215,7 +248,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  conditions.weights.resident = Bytes(io::resident_bytes(table, size.vae));
+  conditions.weights.resident = encoder_resident_bytes(config, size);
   conditions.weights.in_flight = in_flight(table, configs);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
@@ -320,8 +353,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.ranks_here = ranks_here;
   w.keeps_transformer = size.keeps_transformer;
   w.keeps_vae = size.keeps_vae;
-  if (size.keeps_vae && configs.takes_pictures)
-    w.kept_vae_encoder = Bytes(io::resident_bytes(vae_encoder_tensors(configs.vae), size.vae));
+  if (size.keeps_vae && configs.takes_pictures) w.kept_vae_encoder = encoder_resident_bytes(configs.vae, size);
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.

@@ -8,6 +8,7 @@
 
 #include "zoetrope/tensor.h"
 
+#include "kernels/conv/frame_conv.h"
 #include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "planner/workload.h"
@@ -51,6 +52,7 @@ struct RunSize {
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   int64_t kv_vector_bytes = 0;  // of a key or value of one head as it travels between ranks; 0: as computed
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
+  kernels::ConvAlgorithm vae_convolution = kernels::ConvAlgorithm::kAuto;
   bool vae_tiling = false;
   bool previews = false;           // are decoded between steps
   int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory

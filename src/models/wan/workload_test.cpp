@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
@@ -103,6 +105,54 @@ TEST(Workload, CoversWhatTheVaeHolds) {
     const Tensor video(DType::kF32, {5, 192, 192, 3});
     encoder.encode(stream, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())));
     expect_covered(planned.conditions.workspace, encoder.workspace_bytes(), stream);
+  }
+}
+
+size_t weight_bytes(const CoderWeights& coder) {
+  size_t bytes = coder.in.op.weight_bytes() + coder.out.op.weight_bytes();
+  const auto add = [&](const ResidualWeights& block) {
+    bytes += block.conv1.op.weight_bytes() + block.conv2.op.weight_bytes();
+  };
+  add(coder.middle_first);
+  add(coder.middle_last);
+  for (const StageWeights& stage : coder.stages)
+    for (const ResidualWeights& block : stage.resnets) add(block);
+  return bytes;
+}
+
+// Where convolutions are by Winograd their weights take 16 values for 9: as much more as is planned.
+TEST(Workload, CountsWinogradsWeights) {
+  ModelConfigs model = model_1_3b();
+  model.vae.base_dim = model.vae.decoder_base_dim = 32;  // vectors are whole, and some convolutions wide enough
+  model.vae.dim_mult = {1, 2};
+  model.vae.num_res_blocks = 1;
+  model.vae.temporal_downsample = {true};
+  model.vae.scale_factor_spatial = 2;
+  model.experts[0].in_channels = 36;
+  const auto formulas = io::random_weights(vae_tensors(model.vae), "vae", 1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto planned_and_taken = [&](kernels::ConvAlgorithm algorithm) {
+      RunSize size;
+      size.height = size.width = 192;
+      size.frames = 5;
+      size.vae = dtype;
+      size.vae_convolution = algorithm;
+      const planner::Workload planned = workload(model, size, {});
+      const VaeWeights weights(model.vae, *formulas, VaeParts::kBoth, dtype, algorithm);
+      return std::array{planned.vae.weights.resident.count(), planned.conditions.weights.resident.count(),
+                        static_cast<int64_t>(weight_bytes(weights.decoder())),
+                        static_cast<int64_t>(weight_bytes(weights.encoder()))};
+    };
+    const auto direct = planned_and_taken(kernels::ConvAlgorithm::kDirect);
+    kernels::FrameConvProblem wide;
+    wide.in_channels = wide.out_channels = 64;
+    wide.kernel = {3, 3};
+    wide.dtype = dtype;
+    const bool some = kernels::algorithm_of(wide) == kernels::ConvAlgorithm::kWinograd;
+    const auto winograd = planned_and_taken(kernels::ConvAlgorithm::kAuto);
+    EXPECT_EQ(winograd[0] - direct[0], winograd[2] - direct[2]) << dtype_name(dtype);
+    EXPECT_EQ(winograd[1] - direct[1], winograd[3] - direct[3]) << dtype_name(dtype);
+    EXPECT_EQ(winograd[2] > direct[2] && winograd[3] > direct[3], some) << dtype_name(dtype);
   }
 }
 

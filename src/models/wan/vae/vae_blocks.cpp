@@ -44,7 +44,9 @@ void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const Tensor
               const FrameConvOutput& out) {
   const trace::Lane& lane = run.stream.lane();
   const trace::Span span(lane, conv.label.c_str(), lane.trace != nullptr ? flops_of(conv, inputs, x) : 0);
-  conv.op.run(run.stream, inputs, out);
+  FrameConvOutput placed = out;
+  placed.first_row = x.rows.begin / conv.op.problem().stride;
+  conv.op.run(run.stream, inputs, placed);
 }
 
 void VaeRun::fill_border(const Frame& x) const {

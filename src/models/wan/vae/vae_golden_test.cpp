@@ -24,18 +24,19 @@ struct Floor {
   double max_abs = 0, relative_l2 = 0, reference_max = 1;
 };
 
-class VaeGolden : public testing::TestWithParam<const char*> {
+class VaeGolden : public testing::TestWithParam<std::tuple<const char*, kernels::ConvAlgorithm>> {
  protected:
   VaeGolden()
-      : case_(JsonObject::load(kGolden / GetParam() / "case.json")),
+      : case_(JsonObject::load(kGolden / name() / "case.json")),
         folder_(kGolden / case_.get<std::string>("checkpoint")),
         config_(VaeConfig::load(folder_ / "config.json")),
         source_(io::checkpoint_source(io::Checkpoint::open(folder_, "diffusion_pytorch_model"))),
-        tensors_(io::TensorFile::open(kGolden / GetParam() / "tensors.safetensors")),
-        activations_(io::TensorFile::open(kGolden / GetParam() / "activations.safetensors")) {}
+        tensors_(io::TensorFile::open(kGolden / name() / "tensors.safetensors")),
+        activations_(io::TensorFile::open(kGolden / name() / "activations.safetensors")) {}
 
+  static const char* name() { return std::get<0>(GetParam()); }
   std::shared_ptr<const VaeWeights> weights(const std::shared_ptr<const io::WeightSource>& source) const {
-    return std::make_shared<const VaeWeights>(config_, *source);
+    return std::make_shared<const VaeWeights>(config_, *source, VaeParts::kBoth, DType::kF32, std::get<1>(GetParam()));
   }
   std::shared_ptr<const VaeWeights> weights() const { return weights(source_); }
 
@@ -205,8 +206,14 @@ TEST_P(VaeGolden, ActivationsOfTheEncoderAreAsRecorded) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Generations, VaeGolden, testing::Values("vae21", "vae22"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Generations, VaeGolden,
+                         testing::Combine(testing::Values("vae21", "vae22"),
+                                          testing::Values(kernels::ConvAlgorithm::kDirect,
+                                                          kernels::ConvAlgorithm::kWinograd)),
+                         [](const auto& tested) {
+                           const bool winograd = std::get<1>(tested.param) == kernels::ConvAlgorithm::kWinograd;
+                           return std::string(std::get<0>(tested.param)) + (winograd ? "Winograd" : "");
+                         });
 
 // The comparison would notice: one element of one parameter moved, one of each kind of layer.
 struct Moved {
@@ -236,7 +243,7 @@ const Moved kMoved[] = {
 };
 
 TEST_P(VaeGolden, AMovedParameterIsNoticed) {
-  const Moved& moved = kMoved[0].golden == std::string(GetParam()) ? kMoved[0] : kMoved[1];
+  const Moved& moved = kMoved[0].golden == std::string(name()) ? kMoved[0] : kMoved[1];
   const std::string key = moved.key;
   const TensorView moments = tensors_->tensor("encode." + key + ".moments");
   const TensorView sample = tensors_->tensor("decode." + key + ".sample").select(0, 0);

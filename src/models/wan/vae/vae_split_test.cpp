@@ -107,14 +107,14 @@ void expect_same(const TensorView& split, const TensorView& whole, const TensorV
   EXPECT_LE(d.max_abs, 4 * f.max_abs);
 }
 
-class VaeSplit : public testing::TestWithParam<DType> {};
+class VaeSplit : public testing::TestWithParam<std::tuple<DType, kernels::ConvAlgorithm>> {};
 
 TEST_P(VaeSplit, DecodesAsOnePartWould) {
-  const DType dtype = GetParam();
+  const auto [dtype, algorithm] = GetParam();
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
     const auto plain = source;
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder, dtype);
+    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder, dtype, algorithm);
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       SCOPED_TRACE(testing::Message() << clip.rows << " rows over " << clip.parts);
@@ -143,11 +143,11 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
 }
 
 TEST_P(VaeSplit, EncodesAsOnePartWould) {
-  const DType dtype = GetParam();
+  const auto [dtype, algorithm] = GetParam();
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
     const auto plain = source;
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kEncoder, dtype);
+    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kEncoder, dtype, algorithm);
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       for (const int64_t left_over : {0, 1, 3}) {  // rows that are too few for one of the latent
@@ -173,8 +173,15 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, VaeSplit, testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& tested) { return std::string(dtype_name(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, VaeSplit,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(kernels::ConvAlgorithm::kDirect,
+                                                          kernels::ConvAlgorithm::kWinograd)),
+                         [](const auto& tested) {
+                           const bool winograd = std::get<1>(tested.param) == kernels::ConvAlgorithm::kWinograd;
+                           return std::string(dtype_name(std::get<0>(tested.param))) +
+                                  (winograd ? "Winograd" : "Direct");
+                         });
 
 // A part without rows has nothing to give its neighbours.
 TEST(VaeSplitRefuses, PartsWithoutRows) {

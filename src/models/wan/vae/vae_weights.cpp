@@ -16,8 +16,9 @@ using kernels::FrameConvProblem;
 
 class Loader {
  public:
-  Loader(const io::WeightSource& source, DType dtype, const std::string& implementation)
-      : source_(source), dtype_(dtype), implementation_(implementation) {}
+  Loader(const io::WeightSource& source, DType dtype, kernels::ConvAlgorithm algorithm,
+         const std::string& implementation)
+      : source_(source), dtype_(dtype), algorithm_(algorithm), implementation_(implementation) {}
 
   CoderWeights coder(const CoderLayout& layout) const {
     CoderWeights weights{layout,
@@ -73,6 +74,7 @@ class Loader {
     problem.frames = weight_view.extent(2);
     problem.kernel = {weight_view.extent(3), weight_view.extent(4)};
     problem.dtype = dtype_;
+    problem.algorithm = algorithm_;
     problem.implementation = implementation_;
     return {FrameConvolution(problem, weight_view, bias_view),
             fmt::format("vae.{} {}×{}×{} {}→{}", kind, problem.frames, problem.kernel[0], problem.kernel[1],
@@ -161,15 +163,16 @@ class Loader {
 
   const io::WeightSource& source_;
   DType dtype_;
+  kernels::ConvAlgorithm algorithm_;
   const std::string& implementation_;
 };
 
 }  // namespace
 
 VaeWeights::VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts, DType dtype,
-                       const std::string& implementation)
+                       kernels::ConvAlgorithm algorithm, const std::string& implementation)
     : config_(config), dtype_(dtype) {
-  const Loader loader(source, dtype, implementation);
+  const Loader loader(source, dtype, algorithm, implementation);
   if (parts != VaeParts::kDecoder) {
     encoder_ = std::make_unique<const CoderWeights>(loader.coder(encoder_layout(config)));
   }

@@ -72,9 +72,10 @@ class VaeWeights {
  public:
   // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; arithmetic inside an
   // op is float32. Keeps nothing of `source`. Throws Error where the config is not supported or a tensor is missing or
-  // has another shape. `implementation` is the kernels', empty for the fastest.
+  // has another shape. `implementation` is the kernels', empty for the fastest; so is `algorithm`.
   VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts = VaeParts::kBoth,
-             DType dtype = DType::kF32, const std::string& implementation = {});
+             DType dtype = DType::kF32, kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kAuto,
+             const std::string& implementation = {});
 
   const VaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }

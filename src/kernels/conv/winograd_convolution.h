@@ -1,0 +1,56 @@
+// 3×3 convolutions of stride 1 by Winograd's F(2×2, 3×3) in every frame: 16 products per 2×2 outputs, input channel and
+// frame instead of 36. A strip of tiles is transformed, multiplied with the register tiles of the direct convolution,
+// transformed back and finished while it is in the cache. For frame_conv.cpp only.
+//
+// In bf16 transformed inputs and weights are rounded to bf16: the error is that of two roundings, grown by the
+// transforms (docs/cpu.md has figures). In float32 there is nothing to round.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "base/index_range.h"
+#include "kernels/conv/direct.h"
+#include "kernels/conv/epilogue.h"
+#include "kernels/conv/frame_conv.h"
+#include "kernels/implementation.h"
+
+namespace zoetrope::kernels {
+
+class WinogradConvolution {
+ public:
+  static Refusal refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
+
+  WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
+                      const TensorView& bias);
+  void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  size_t weight_bytes() const { return packed_.view().bytes(); }
+
+ private:
+  struct Plan;  // of one call
+  struct Item;  // a row of tiles, or a part of one
+
+  template <typename Element>
+  void pack(const TensorView& weight);
+  Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  Item item(const Plan& plan, int64_t index) const;
+  void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
+  void transform_inputs(const Plan& plan, const Item& item, int64_t frame, std::byte* to) const;
+  void multiply(const Plan& plan, const Item& item, std::byte* scratch) const;
+  int64_t terms() const { return problem_.frames * problem_.in_channels; }  // of a sum at a point
+
+  FrameConvProblem problem_;
+  const DirectKernels& kernels_;
+  ConvEpilogue epilogue_;
+  int64_t element_ = 0;     // bytes of a value that is multiplied
+  int64_t most_tiles_ = 1;  // of an item
+  struct Block {
+    int64_t column;   // first output channel
+    int vectors;      // of the register tile
+    int64_t weights;  // offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair]
+  };
+  std::vector<Block> blocks_;
+  Tensor packed_;
+};
+
+}  // namespace zoetrope::kernels
