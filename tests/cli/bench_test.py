@@ -341,6 +341,9 @@ def vae_is_verified_and_timed(cwd):
         assert row["dense_gflop"] > row["gflop"], row
     check_operations(found["vae_operations"], [{"dtype": "bf16", "num_frames": 5}, {"dtype": "f32", "num_frames": 1}])
     assert "dense GFLOP" in (pathlib.Path(cwd) / "page.html").read_text()
+    both = report(cwd, "vae", *TINY, *SMALL, "num_frames=1", "dtype=bf16", "convolution=all")
+    assert [row["convolution"] for row in both["vae"]] == ["direct", "auto"], both["vae"]
+    check_operations(both["vae_operations"], [{"convolution": "direct"}, {"convolution": "auto"}])
 
 
 @test
