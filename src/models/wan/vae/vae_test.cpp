@@ -130,9 +130,9 @@ TEST(VaeEncoder, StreamedEqualsTheWholeClipAtOnce) {
 }
 
 // A model in bf16 that rounds after every op is one draw of the rounding errors; ours rounds in fewer places, but by
-// Winograd transformed inputs and weights as well. The house allows twice the error of the low-precision reference. The
-// largest single error varies more from draw to draw than all of them together: with Winograd 2.4 times has been seen
-// where the relative L2 was 1.3 times, so twice that is allowed there.
+// Winograd transformed inputs and weights as well, whose errors the transforms make 5/3 as large (docs/cpu.md). The
+// house allows twice the error of the low-precision reference; a single error may be 5/3 of that with Winograd (2.4 was
+// seen).
 TEST(Vae, Bf16IsAsGoodAsRoundingAfterEveryOp) {
   for (const VaeConfig& config : odd_configs()) {
     const auto source = test_weights(config);
@@ -145,7 +145,7 @@ TEST(Vae, Bf16IsAsGoodAsRoundingAfterEveryOp) {
         difference(reference_encode<double>(config, source, video, DType::kBF16), exact_moments);
     for (const kernels::ConvAlgorithm algorithm : kAlgorithms) {
       SCOPED_TRACE(testing::Message() << config.dim_mult.size() << " levels, " << name_of(algorithm));
-      const double largest = algorithm == kernels::ConvAlgorithm::kWinograd ? 4 : 2;
+      const double largest = algorithm == kernels::ConvAlgorithm::kWinograd ? 2 * 5.0 / 3 : 2;
       const Model model(config, DType::kBF16, algorithm);
       VaeDecoder decoder(model.weights);
       VaeEncoder encoder(model.weights);
