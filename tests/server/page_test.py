@@ -151,7 +151,7 @@ def a_video_by_hand(folder):
 
 def the_queue_is_followed(folder):
     with Server(folder) as server:
-        first, second = server.create(LONG).ok()["id"], server.create(prompt="the second").ok()["id"]
+        first, second = server.create({**LONG, "size": "160x96"}).ok()["id"], server.create(prompt="the second").ok()["id"]
         with Browser(folder, server, width=390, height=844, dark=True) as page:
             page.until("document.querySelectorAll('#queue li').length === 2")
             page.until("/Step [0-9]+ of 1000/.test(document.querySelector('#queue .job-line').textContent)")
