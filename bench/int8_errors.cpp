@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,11 +48,6 @@ double distance(const TensorView& a, const TensorView& b) {
   const double result = std::sqrt(error / norm);
   if (!std::isfinite(result)) fail("the model gives zeros or values that are not finite, so errors cannot be measured");
   return result;
-}
-
-void copy_values(const TensorView& from, const TensorView& to) {
-  ZT_CHECK(from.bytes() == to.bytes() && to.contiguous());
-  std::memcpy(to.raw(), from.raw(), from.bytes());
 }
 
 void change_last_bits(const TensorView& stream) {
@@ -158,7 +152,7 @@ class Measurement {
     in_int8_[t].resize(stages_.size());
     forward(t, [&](size_t block, const TensorView& stream) {
       in_int8_[t][block] = copy_of(stream);
-      copy_values(exact_[t].streams[block], stream);
+      copy(stream_, stream, exact_[t].streams[block]);
     });
   }
 
@@ -230,7 +224,7 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Measurement measurement(model, i, text, settings, stream, count);
     settings.found({pipeline::transformer_identity(model, i),
-                    fmt::format("{} of {}", i == 0 ? "transformer" : "transformer_2", model.folder.string()),
+                    fmt::format("{} of {}", pipeline::expert_name(static_cast<int>(i)), model.folder.string()),
                     measurement.run(timesteps_of(model, i, settings))});
   }
 }

@@ -41,8 +41,6 @@ class Lines {
   std::string text_;
 };
 
-constexpr const char* kExperts[] = {"transformer", "transformer_2"};
-
 void add_component(Lines& lines, const ModelFolder& model, const ComponentWeights& weights, const char* name) {
   lines.whole(model.folder / name / "config.json");
   const io::Checkpoint* checkpoint = weights.checkpoint();
@@ -53,10 +51,10 @@ void add_component(Lines& lines, const ModelFolder& model, const ComponentWeight
 
 void add_expert(Lines& lines, const ModelFolder& model, size_t i) {
   const Expert& expert = model.experts[i];
-  add_component(lines, model, expert.weights, kExperts[i]);
+  const char* name = expert_name(static_cast<int>(i));
+  add_component(lines, model, expert.weights, name);
   for (const lora::Lora& lora : expert.loras) {
-    lines.weights(*io::TensorFile::open(lora.file),
-                  fmt::format("{} lora {}", kExperts[i], lora.file.filename().string()));
+    lines.weights(*io::TensorFile::open(lora.file), fmt::format("{} lora {}", name, lora.file.filename().string()));
   }
 }
 

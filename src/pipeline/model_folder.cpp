@@ -334,13 +334,12 @@ void choose_int8(const GenerateOptions& options, ModelFolder& model) {
   const double budget = options.budget.value_or(kDefaultBudget);
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Expert& expert = model.experts[i];
-    const std::string name = i == 0 ? "transformer" : "transformer_2";
+    const char* name = expert_name(static_cast<int>(i));
     const std::optional<Int8Errors> errors = file.find(transformer_identity(model, i));
     if (!errors || errors->block_count() != expert.config.block_count())
       fail(
           "int8_layers=auto: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same "
-          "model, "
-          "LoRA files and strengths, or set int8_layers=inner",
+          "model, LoRA files and strengths, or set int8_layers=inner",
           file.file().empty() ? "there is no cache folder, which" : file.file().string(), name, model.folder.string());
     const Int8Choice choice = choose_int8_blocks(*errors, budget);
     if (choice.blocks.empty())

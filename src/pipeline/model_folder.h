@@ -64,6 +64,8 @@ class ComponentWeights {
   bool check_finite_ = true;  // of the sums
 };
 
+inline const char* expert_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
+
 struct Expert {
   wan::TransformerConfig config;  // of what is used of it
   ComponentWeights weights;

@@ -23,8 +23,6 @@
 
 namespace zoetrope::pipeline {
 
-inline const char* expert_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
-
 // What names of files in weight_cache begin with; of ranks that share the layers, each part has its own.
 std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part = {});
 
