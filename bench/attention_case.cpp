@@ -171,7 +171,8 @@ class AttentionBench {
       rank.run();
       Figures mine;
       mine.verdict = verify(world, rank.layout(), shared, reference, o);
-      if (strategy.attention_dtype == attention::AttentionDtype::kInt8) mine.verdict.tolerance += kInt8ScoresTolerance;
+      if (strategy.attention_dtype == attention::AttentionDtype::kInt8)
+        mine.verdict.tolerance += kInt8AttentionTolerance;
       if (mine.verdict.passed()) mine.measured = rank.time(settings_.repeat);
       if (world.rank() == 0) figures = std::move(mine);
     };

@@ -61,9 +61,9 @@ struct Verdict {
   std::string note() const;  // of its row: empty, or WRONG and the reason
 };
 
-// What scores from int8 may add to the tolerance of normal numbers: rounding moves a query and a key by at most 2^-7 of
-// itself each, a score, which is about 1, by √2 of that, and o by as much.
-constexpr double kInt8ScoresTolerance = 1.4142135623730951 * 0x1p-7;
+// What int8 may add to the tolerance of normal numbers: rounding moves a query, a key and a value by at most 2^-7 of
+// itself each, a score, which is about 1, by √2 of that, a weight by as much and by 2^-7 of its own, and o by all four.
+constexpr double kInt8AttentionTolerance = 0x1p-6;
 
 // Query tokens first, first + step, …
 struct TokenSample {

@@ -25,7 +25,7 @@ constexpr int kMostThreads = 4096;
 constexpr double kMostScalarFlop = 2e9;  // about a second of the scalar kernel
 
 constexpr const char* kAuto = "auto";  // the implementation that is used unless one is named
-constexpr const char* kInt8 = "int8";  // of bf16, with scores from int8
+constexpr const char* kInt8 = "int8";  // of bf16, multiplied in int8
 
 struct Axes {
   std::vector<problems::AttentionShape> shapes;
@@ -95,7 +95,7 @@ using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
 FlashProblem problem_of(const AttentionData& data, const std::string& dtype) {
   FlashProblem problem = data.problem();
-  problem.int8_scores = dtype == kInt8;
+  problem.int8 = dtype == kInt8;
   return problem;
 }
 
@@ -248,7 +248,7 @@ class KernelBench {
     struct Wrong {};
     const auto check = [&] {
       Verdict verdict = reference.check(o);
-      if (problem.int8_scores) verdict.tolerance += kInt8ScoresTolerance;
+      if (problem.int8) verdict.tolerance += kInt8AttentionTolerance;
       table_.set("tiles_fixed", tiles.fixed);
       table_.set("tiles_online", tiles.online);
       table_.set("rel_l2", verdict.relative_l2);
@@ -315,7 +315,7 @@ OptionSet describe(KernelSettings& settings) {
       .text("shapes", settings.shapes,
             "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
-      .text("dtype", settings.dtype, "bf16, float32, int8 (bf16 with scores from int8), or all: the first two")
+      .text("dtype", settings.dtype, "bf16, float32, int8 (bf16 multiplied in int8), or all: the first two")
       .text("implementation", settings.implementation,
             "names, all that can run here, or auto: the one that is used unless one is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")

@@ -125,7 +125,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   const wan::reference::ForwardStages stages(
       config, weights->dtype, parameters, given,
       [&](const std::string& name) -> const Rows& { return compare.value(name); });
-  const bool int8_scores = strategy.attention_dtype == attention::AttentionDtype::kInt8;
+  const bool int8 = strategy.attention_dtype == attention::AttentionDtype::kInt8;
   for (const wan::reference::Stage& stage : wan::reference::stages_of(config)) {
     if (!is_checked(stage, config)) continue;
     const IndexRange rows = wan::reference::tokens_of(stage, config, given);
@@ -133,7 +133,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
     std::iota(all.begin(), all.end(), rows.begin);
     compare.stage(compare.value(stage.tensor()), stages.expected(stage, all),
                   wan::reference::stage_bound(stage, config, weights->dtype) +
-                      (int8_scores ? wan::reference::int8_scores_rounding(stage) : 0));
+                      (int8 ? wan::reference::int8_attention_rounding(stage) : 0));
   }
   return compare.verdict();
 }

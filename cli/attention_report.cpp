@@ -79,8 +79,8 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
                         m.key_rounding, m.value_rounding);
   }
   if (m.heads_int8 + m.heads_as_computed > 0) {
-    text += fmt::format("Int8: {} heads x key blocks, their weights off by {:.3g} (relative L2) in samples; {} in {}\n",
-                        m.heads_int8, m.int8_error, m.heads_as_computed, dtype_name(p.dtype));
+    text += fmt::format("Int8: {} heads x key blocks, off by {:.3g} (relative L2) in samples; {} in {}\n", m.heads_int8,
+                        m.int8_error, m.heads_as_computed, dtype_name(p.dtype));
   }
   if (errors) text += errors_text(*errors, p.tokens);
   return text;
@@ -146,7 +146,7 @@ std::string attention_json_help() {
          "  heads_int8, heads_as_computed  with attention_dtype=int8: heads × key blocks by what multiplied them, "
          "summed\n"
          "                   over ranks\n"
-         "  int8_error       relative L2 by which int8 moved the weights of a sample, of the head with the most\n"
+         "  int8_error       relative L2 by which int8 moved o of a sample, of the head with the most\n"
          "  predicted_seconds  the planner's prediction for what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"

@@ -57,7 +57,7 @@ struct Problem {
 // What queries and keys are multiplied in.
 enum class AttentionDtype : uint8_t {
   kAsComputed,  // the problem's dtype
-  kInt8,        // of BF16 problems, but for heads where it is too coarse; weights and values stay BF16
+  kInt8,        // of BF16 problems, both products, but for heads where it is too coarse
 };
 
 using parallel::Direction;

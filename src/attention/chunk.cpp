@@ -39,7 +39,7 @@ kernels::FlashProblem flash_problem(const ChunkContext& context, int64_t heads) 
   flash.softmax =
       context.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
   flash.center_keys = context.strategy.k_smoothing;
-  flash.int8_scores = context.strategy.attention_dtype == AttentionDtype::kInt8;
+  flash.int8 = context.strategy.attention_dtype == AttentionDtype::kInt8;
   flash.tiles = context.tiles;
   return flash;
 }

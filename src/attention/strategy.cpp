@@ -225,7 +225,7 @@ void check_attention_dtype(AttentionDtype attention_dtype, DType dtype) {
   }
   const kernels::CpuFeatures& cpu = kernels::cpu_features();
   if (!cpu.avx512_vnni || !cpu.avx512_bf16) {
-    fail("attention_dtype=int8: this CPU has no AVX512-VNNI with AVX-512-BF16; leave it out");
+    fail("attention_dtype=int8: this CPU has no AVX512-VNNI; leave it out");
   }
 }
 

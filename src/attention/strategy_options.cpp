@@ -111,7 +111,7 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
       .choice("attention_dtype", o.attention_dtype,
               std::vector<std::pair<std::string, AttentionDtype>>{{"as_computed", AttentionDtype::kAsComputed},
                                                                   {"int8", AttentionDtype::kInt8}},
-              "what queries and keys of self-attention are multiplied in: as_computed, or where that is bf16 in int8");
+              "what self-attention is multiplied in: as_computed, or where that is bf16 in int8");
 }
 
 }  // namespace zoetrope::attention

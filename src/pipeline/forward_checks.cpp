@@ -190,7 +190,7 @@ double ForwardChecks::kv_rounding(const Stage& stage) const {
 
 double ForwardChecks::bound(const Stage& stage) const {
   const bool int8 = setup_.attention_dtype == attention::AttentionDtype::kInt8;
-  return stage_bound(stage, config(), setup_.plan.dtype) + (int8 ? wan::reference::int8_scores_rounding(stage) : 0) +
+  return stage_bound(stage, config(), setup_.plan.dtype) + (int8 ? wan::reference::int8_attention_rounding(stage) : 0) +
          kv_rounding(stage);
 }
 

@@ -47,7 +47,7 @@ std::string int8_heads_text(const attention::Counters& counters) {
   const int64_t heads = counters.heads_int8 + counters.heads_as_computed;
   if (heads == 0) return "";
   constexpr double kPercent = 100;
-  return fmt::format("Attention in int8: {:.3g} % of heads, their weights off by {:.2g} % at most in samples\n",
+  return fmt::format("Attention in int8: {:.3g} % of heads, off by {:.2g} % at most in samples\n",
                      kPercent * static_cast<double>(counters.heads_int8) / static_cast<double>(heads),
                      kPercent * counters.int8_error);
 }

@@ -19,7 +19,7 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
 // rounded.
 std::string kv_rounding_text(const Video& result, parallel::KVExchange exchange);
 
-// "Attention in int8: 99.2 % of heads, their weights off by 1.9 % at most in samples"; empty without attention_dtype.
+// "Attention in int8: 99.2 % of heads, off by 1.9 % at most in samples"; empty without attention_dtype.
 std::string int8_heads_text(const attention::Counters& counters);
 
 }  // namespace zoetrope::pipeline

@@ -41,8 +41,7 @@ TEST(ShortSummary, SaysWhichHeadsWereInInt8) {
   counters.heads_int8 = 300;
   counters.heads_as_computed = 60;
   counters.int8_error = 0.0187;
-  EXPECT_EQ(int8_heads_text(counters),
-            "Attention in int8: 83.3 % of heads, their weights off by 1.9 % at most in samples\n");
+  EXPECT_EQ(int8_heads_text(counters), "Attention in int8: 83.3 % of heads, off by 1.9 % at most in samples\n");
 }
 
 }  // namespace

@@ -421,8 +421,8 @@ def narrowed_keys_send_fewer_bytes_and_say_their_error(cwd):
 
 
 @test
-def scores_in_int8_say_their_error(cwd):
-    """Three heads, over a ring of two ranks times two blocks each. o is off by about as much as the weights of a sample."""
+def attention_in_int8_says_its_error(cwd):
+    """Three heads, over a ring of two ranks times two blocks each. o is off by about as much as that of a sample."""
     words = ["shape=1x400x3x64", "dtype=bf16", "attention_dtype=int8"]
     result = attention(cwd, *words)
     if "no AVX512-VNNI" in result.stderr:
@@ -433,7 +433,7 @@ def scores_in_int8_say_their_error(cwd):
         assert m["heads_int8"] == blocks and m["heads_as_computed"] == 0, m
         assert 2 ** -9 < m["int8_error"] < 2 ** -6 and m["rel_l2"] < 2 * m["int8_error"] + BOUND["bf16"], m
     refused(cwd, attention(cwd, *words, "implementation=avx512_bf16"), "avx512_bf16",
-            "does not multiply scores in int8", left=["m.json"])
+            "does not multiply in int8", left=["m.json"])
 
 
 # ---- what is said ----

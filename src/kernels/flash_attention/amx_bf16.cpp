@@ -40,7 +40,7 @@ class AmxTile : public VectorTile<AmxVectors> {
   static constexpr int kKeyVectors = AmxVectors::kKeyVectors;
 
  public:
-  static constexpr TileShape kShape = {DType::kBF16, 16, 2, kPanelKeys, 2, kBlockRows, AmxVectors::kStepUnit, 2, false};
+  static constexpr TileShape kShape = {DType::kBF16, 16, 2, kPanelKeys, 2, kBlockRows, AmxVectors::kStepUnit, 2};
 
   static void fold(const TileTask& task) {
     AmxTile tile(task);

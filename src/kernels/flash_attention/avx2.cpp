@@ -17,7 +17,6 @@ struct Avx2 {
   using Element = float;
   using Vec = __m256;
   using Operand = __m256;
-  using Int8 = void;  // scores are not from int8
   static constexpr int kLanes = 8;
   static constexpr int kPair = 1;
   static constexpr int kQueryRows = 4;

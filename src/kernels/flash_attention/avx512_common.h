@@ -13,7 +13,6 @@ namespace {
 struct Avx512Vectors {
   static constexpr int kLanes = 16;
   using Vec = __m512;
-  using Int8 = void;  // scores are not from int8
 
   static ZT_FLASH_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
   static ZT_FLASH_INLINE Vec load(const float* x) { return _mm512_loadu_ps(x); }

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
-#include "kernels/flash_attention/int8_scores.h"
+#include "kernels/flash_attention/int8_attention.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
@@ -227,7 +227,7 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int
   double square = 0;
   for (int64_t d = 0; d < head_dim_; ++d) square += static_cast<double>(mean_[d]) * static_cast<double>(mean_[d]);
   const double rounding = std::sqrt(square) * static_cast<double>(head_dim_ + 8) * 0x1p-24;
-  const double growth = problem.int8_scores ? int8_score_growth(head_dim_) : 0;
+  const double growth = problem.int8 ? int8_score_growth(head_dim_) : 0;
   radius_log2e_ = (statistics[kStatRadius] * static_cast<float>(1 + growth) + static_cast<float>(rounding)) *
                   std::abs(scale_log2e_);
   const float n = statistics[kStatCount], value = statistics[kStatValueMaximum];

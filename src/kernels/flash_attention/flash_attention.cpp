@@ -47,8 +47,8 @@ void validate(const FlashProblem& p) {
          p.query_tokens, p.key_tokens);
   }
   if (!std::isfinite(p.scale)) fail("flash attention: scale is {}, but must be finite", p.scale);
-  if (p.int8_scores && p.dtype != DType::kBF16) {
-    fail("flash attention: scores in int8 are of q and k in BF16, not {}", dtype_name(p.dtype));
+  if (p.int8 && p.dtype != DType::kBF16) {
+    fail("flash attention: products in int8 are of q, k and v in BF16, not {}", dtype_name(p.dtype));
   }
   if (p.softmax == Softmax::kFixedMax && p.bias) {
     fail("flash attention: fixed-max softmax has no bound on scores with a bias; use online softmax");

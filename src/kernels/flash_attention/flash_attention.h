@@ -45,9 +45,9 @@ struct FlashProblem {
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
-  bool bias = false;         // additive, float32; not with kFixedMax
-  bool int8_scores = false;  // q·kᵀ is multiplied in int8 (int8_scores.h); BF16 only
-  // Of a head in a block: where int8 moves the weights of a sample by more (relative L2), bf16 multiplies it instead.
+  bool bias = false;  // additive, float32; not with kFixedMax
+  bool int8 = false;  // both products are int8 (int8_attention.h); BF16 only
+  // Of a head in a block: where int8 moves o of a sample by more (relative L2), it is multiplied as without int8.
   float int8_limit = 0.05f;
   std::string implementation;  // empty: the fastest that can
   Softmax softmax = Softmax::kOnline;
@@ -73,7 +73,7 @@ struct KeyBlock {
 struct TileCounts {
   int64_t fixed = 0;
   int64_t online = 0;
-  // With int8_scores: heads in int8 and in bf16, and the largest error of a sample that was within the limit.
+  // With int8: heads in int8 and in bf16, and the largest error of a sample that was within the limit.
   int64_t int8_heads = 0;
   int64_t bf16_heads = 0;
   double int8_error = 0;

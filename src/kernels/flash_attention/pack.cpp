@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "kernels/flash_attention/int8_panel.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels {
@@ -168,11 +169,15 @@ void pack_value_pair(const TileShape& shape, const PackSource& source, int64_t k
 }  // namespace
 
 int64_t packed_keys_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
-  return round_up(keys, shape.panel_keys) * shape.key_words(head_dim) * 4;
+  if (shape.operand == DType::kI8) return round_up(keys, shape.panel_keys) * int8_key_bytes(shape.steps(head_dim));
+  return round_up(keys, shape.panel_keys) * shape.steps(head_dim) * 4;
 }
 
 int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
-  return round_up(keys, shape.panel_keys) * round_up(head_dim, shape.lanes) * 4 / shape.pair;
+  const int64_t channels = round_up(head_dim, shape.lanes);
+  if (shape.operand == DType::kI8)
+    return ceil_div(keys, shape.key_tile) * int8_value_tile_bytes(shape.key_tile, channels);
+  return round_up(keys, shape.panel_keys) * channels * 4 / shape.pair;
 }
 
 void pack_keys(const TileShape& shape, const PackSource& source, int64_t tile, void* packed) {

@@ -6,7 +6,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   flash_attention/avx512_int8.cpp
   flash_attention/fixed_max.cpp
   flash_attention/flash_attention.cpp
-  flash_attention/int8_scores.cpp
+  flash_attention/int8_attention.cpp
   flash_attention/pack.cpp
   flash_attention/reference.cpp
   flash_attention/scalar.cpp
@@ -19,7 +19,7 @@ list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/entry_point_test.cpp
   flash_attention/fixed_max_test.cpp
   flash_attention/folding_test.cpp
-  flash_attention/int8_scores_test.cpp
+  flash_attention/int8_attention_test.cpp
   flash_attention/log_sum_exp_test.cpp
   flash_attention/masks_test.cpp
   flash_attention/numerics_test.cpp
@@ -32,6 +32,6 @@ set_source_files_properties(flash_attention/avx512.cpp PROPERTIES COMPILE_OPTION
 set_source_files_properties(flash_attention/avx512_bf16.cpp PROPERTIES
   COMPILE_OPTIONS "${avx512_options};-mavx512bf16")
 set_source_files_properties(flash_attention/avx512_int8.cpp PROPERTIES
-  COMPILE_OPTIONS "${avx512_options};-mavx512bf16;-mavx512vnni")
+  COMPILE_OPTIONS "${avx512_options};-mavx512vnni")
 set_source_files_properties(flash_attention/amx_bf16.cpp PROPERTIES
   COMPILE_OPTIONS "${avx512_options};-mavx512bf16;-mamx-tile;-mamx-bf16")

@@ -6,8 +6,8 @@
 //                ⌈D/pair⌉, rounded up to a multiple of step_unit.
 // Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
 //                beyond the last key and beyond D.
-// `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32. Scores
-// from int8 have keys of their own (int8_scores.h).
+// `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32. In int8
+// it is 4, and scales are packed as well (int8_attention.h).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace zoetrope::kernels {
 
 // The sizes that an instruction set's tile was written and tuned for.
 struct TileShape {
-  DType operand;          // what packed keys, values, queries and weights are: F32 or BF16
+  DType operand;          // what packed keys, values, queries and weights are: F32, BF16 or I8
   int64_t lanes;          // float32 lanes of a vector
   int64_t pair;           // operand elements in one 32-bit lane
   int64_t panel_keys;     // keys of a key panel
@@ -26,18 +26,14 @@ struct TileShape {
   int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
   int64_t step_unit;      // pairs of head dims that are multiplied at once: 16 with AMX, else 1
   int64_t weight_tiles;   // key tiles whose weights are kept: 2 where one's are computed while another's are multiplied
-  bool int8_scores;       // queries and keys are int8, four to a 32-bit lane
   // Chosen by the driver (tile_size.h), 0 in the instruction set's own shape.
   int64_t key_tile = 0;    // keys whose weights are kept at once: a multiple of panel_keys
   int64_t query_tile = 0;  // rows at most: a multiple of query_rows
 
   // Products of a score.
   [[gnu::always_inline]] int64_t steps(int64_t head_dim) const {
-    const int64_t terms = int8_scores ? 4 : pair;
-    return (head_dim + terms * step_unit - 1) / (terms * step_unit) * step_unit;
+    return (head_dim + pair * step_unit - 1) / (pair * step_unit) * step_unit;
   }
-  // 32-bit words of a packed key: its terms, and in int8 its scale.
-  [[gnu::always_inline]] int64_t key_words(int64_t head_dim) const { return steps(head_dim) + (int8_scores ? 1 : 0); }
 };
 
 // The widths of value panels: D in vectors, dealt out evenly over as few panels as full ones would need, so that no
@@ -61,11 +57,12 @@ constexpr int64_t kWeightPadding = 64;
 
 // Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.
 struct TileScratch {
-  void* weights;     // operand[weight_tiles][rows][key_tile + padding]
+  void* weights;     // operand[weight_tiles][rows][key_tile + padding]; U8 where operands are I8
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
   float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
   float* minus_m;    // [rows]: −m, as exponents want it; −c in fixed-max, filled by the driver
-  float* scores;     // [key_tile]: one row's, where its key tile is redone; [rows][key_tile] for kExact
+  float* scores;     // [key_tile]: one row's, where its key tile is redone; [rows][key_tile] for kExact; not int8
+  float* panels;  // [2 · key_tile / panel_keys + 1][rows], int8: tops, factors and sums of weights (avx512_int8.cpp)
 };
 
 enum class TileSoftmax : uint8_t {
@@ -78,7 +75,7 @@ enum class TileSoftmax : uint8_t {
 struct TileTask {
   const void* q;  // operand[rows][q_stride]; steps·pair elements of a row are read, of rows up to the register block
   int64_t q_stride;  // elements
-  // With scores from int8, of rows up to the register block (Int8Queries); else null.
+  // In int8, of rows up to the register block (Int8Queries); else null.
   const float* q_scales;
   const int32_t* q_corrections;
   const float* q_offsets;

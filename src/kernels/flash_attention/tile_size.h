@@ -13,6 +13,7 @@ constexpr TileSizes kTileSizesBf16{256, 256};
 // With AMX sums go to o once per key tile, which keeps the multiplier waiting: 256 keys lose 6 %, 1024 gain nothing at
 // 2048 keys and 5 % at 1024; 64 to 512 rows are alike.
 constexpr TileSizes kTileSizesAmx{256, 512};
+constexpr TileSizes kTileSizesInt8{256, 256};
 constexpr TileSizes kTileSizesF32{256, 128};
 constexpr TileSizes kTileSizesF32Narrow{256, 256};  // eight lanes: the same bytes of weights
 
@@ -27,6 +28,7 @@ inline int64_t gate_rows(const TileShape& shape) { return round_up(kGateRows, sh
 inline TileShape with_tile_sizes(TileShape shape, const TileSizes& wanted) {
   const TileSizes& table = shape.step_unit > 1             ? kTileSizesAmx
                            : shape.operand == DType::kBF16 ? kTileSizesBf16
+                           : shape.operand == DType::kI8   ? kTileSizesInt8
                            : shape.lanes < 16              ? kTileSizesF32Narrow
                                                            : kTileSizesF32;
   const int64_t rows = wanted.query > 0 ? wanted.query : table.query;

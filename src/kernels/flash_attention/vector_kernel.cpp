@@ -12,7 +12,7 @@
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/fixed_max.h"
-#include "kernels/flash_attention/int8_scores.h"
+#include "kernels/flash_attention/int8_attention.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/flash_attention/pack.h"
@@ -37,6 +37,8 @@ struct Selection {
   const int32_t* index = nullptr;  // null: the first `count`
 };
 
+bool is_int8(const TileShape& shape) { return shape.operand == DType::kI8; }
+
 // How the rows of the heads are dealt out.
 struct Division {
   int64_t group;      // heads packed at once
@@ -48,14 +50,15 @@ struct Division {
 class VectorKernel final : public FlashKernel {
  public:
   // `int8`: what multiplies the heads that int8 is fine enough for; null: none.
-  VectorKernel(const FlashProblem& problem, const TileKernel& tile, const TileKernel* int8 = nullptr)
+  VectorKernel(const FlashProblem& problem, const TileKernel& kernel, const TileKernel* int8 = nullptr)
       : problem_(problem),
-        tile_(tile),
-        int8_(int8),
-        shape_(with_tile_sizes(tile.shape, problem.tiles)),
-        int8_shape_(int8 != nullptr ? with_tile_sizes(int8->shape, problem.tiles) : shape_),
+        tile_{with_tile_sizes(kernel.shape, problem.tiles), kernel.fold},
         heads_(problem.batch * problem.heads),
-        scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {}
+        scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {
+    if (int8 == nullptr) return;
+    int8_ = {with_tile_sizes(int8->shape, problem.tiles), int8->fold};
+    int8_.shape.query_tile = round_up(tile_.shape.query_tile, int8_.shape.query_rows);  // tiles have the same rows
+  }
 
   TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
     return run(stream, q, block, &state, nullptr);
@@ -73,7 +76,7 @@ class VectorKernel final : public FlashKernel {
     const Output* output;         // where they are finished to
     const Selection* selections;  // [B]
     TensorView statistics;        // [B, H, 3 + D], fixed-max
-    TensorView means;             // [B, H, 3 + D], of this block's keys (int8 scores)
+    TensorView means;             // [B, H, 3 + D], of this block's keys, int8
     const bool* int8;             // [B·H]: multiplied in int8; null: none
     Division division;
     char* packs;         // [group][pack_bytes]
@@ -95,14 +98,17 @@ class VectorKernel final : public FlashKernel {
     Call call{q, block, state, output, selections, {}, {}, nullptr, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
     call.statistics = statistics_of(stream, problem_, block);
     TileCounts counts;
-    if (int8_ != nullptr) choose_int8(stream, call, counts);
-    call.value_offset = round_up(std::max(packed_keys_bytes(shape_, most, problem_.head_dim),
-                                          packed_keys_bytes(int8_shape_, most, problem_.head_dim)),
-                                 64);
-    call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
+    if (problem_.int8) choose_int8(stream, call, counts);
+    const auto largest = [&](auto&& bytes) {
+      const int64_t of_int8 = problem_.int8 ? bytes(int8_.shape, most, problem_.head_dim) : 0;
+      return round_up(std::max(bytes(tile_.shape, most, problem_.head_dim), of_int8), 64);
+    };
+    call.value_offset = largest(packed_keys_bytes);
+    call.pack_bytes = call.value_offset + largest(packed_values_bytes);
     call.division = divide(stream.team().size(), most, call.pack_bytes);
     call.packs = allocate(stream.scratch(), call.division.group * call.pack_bytes);
-    call.scratch_bytes = scratch_bytes(state == nullptr);
+    call.scratch_bytes = scratch_bytes(tile_.shape, state == nullptr);
+    if (problem_.int8) call.scratch_bytes = std::max(call.scratch_bytes, scratch_bytes(int8_.shape, state == nullptr));
     call.scratch = allocate(stream.scratch(), stream.team().size() * call.scratch_bytes);
     for (int64_t first = 0; first < heads_; first += call.division.group) {
       const int64_t count = std::min(call.division.group, heads_ - first);
@@ -121,8 +127,8 @@ class VectorKernel final : public FlashKernel {
     auto* const int8 = reinterpret_cast<bool*>(allocate(stream.scratch(), heads_));
     stream.team().parallel_for(heads_, 1, [&](IndexRange range, int) {
       for (int64_t head = range.begin; head < range.end; ++head)
-        errors[head] =
-            int8_weight_error(queries(call, head), source(call, call.block.k, head), mean_of(call, head), scale_log2e_);
+        errors[head] = int8_output_error(queries(call, head), source(call, call.block.k, head),
+                                         source(call, call.block.v, head), mean_of(call, head), scale_log2e_);
     });
     Int8Heads heads(problem_);
     for (int64_t head = 0; head < heads_; ++head)
@@ -130,12 +136,14 @@ class VectorKernel final : public FlashKernel {
     heads.add_to(counts);
     call.int8 = int8;
   }
-  static bool in_int8(const Call& call, int64_t head) { return call.int8 != nullptr && call.int8[head]; }
+  const TileKernel& tile_of(const Call& call, int64_t head) const {
+    return call.int8 != nullptr && call.int8[head] ? int8_ : tile_;
+  }
 
   int64_t groups_with_keys(const Selection* selections) const {
     int64_t groups = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) {
-      if (selections[b].count > 0) groups += problem_.heads * ceil_div(problem_.query_tokens, gate_rows(shape_));
+      if (selections[b].count > 0) groups += problem_.heads * ceil_div(problem_.query_tokens, gate_rows(tile_.shape));
     }
     return groups;
   }
@@ -168,7 +176,7 @@ class VectorKernel final : public FlashKernel {
 
   Division divide(int64_t threads, int64_t keys, int64_t pack_bytes) const {
     const int64_t rows = problem_.query_tokens;
-    int64_t tiles = ceil_div(rows, shape_.query_tile), group = 1;
+    int64_t tiles = ceil_div(rows, tile_.shape.query_tile), group = 1;
     if (threads > 1) {
       if (tiles < kFewTiles * threads) {
         const int64_t wanted = ceil_div(kThreadWork, std::max<int64_t>(head_work(keys), 1)) * threads;
@@ -178,7 +186,7 @@ class VectorKernel final : public FlashKernel {
       if (group % threads != 0) tiles = std::max(tiles, std::min(round_up(tiles, threads), rows / kMinTileRows));
     }
     // Rows that are gated together stay together, however many threads there are.
-    const int64_t unit = fixed_max() ? gate_rows(shape_) : shape_.query_rows;
+    const int64_t unit = fixed_max() ? gate_rows(tile_.shape) : tile_.shape.query_rows;
     const int64_t tile_rows = round_up(ceil_div(rows, tiles), unit);
     return {group, ceil_div(rows, tile_rows), tile_rows, group * head_work(keys) >= kThreadWork};
   }
@@ -210,20 +218,23 @@ class VectorKernel final : public FlashKernel {
   void pack_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
     int64_t tiles = 0;
     for (int64_t head = first; head < first + count; ++head) {
-      tiles = std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, shape_.key_tile));
+      tiles =
+          std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, tile_of(call, head).shape.key_tile));
     }
     stream.team().parallel_for(count * tiles, call.division.team ? 1 : count * tiles, [&](IndexRange range, int) {
       for (int64_t item = range.begin; item < range.end; ++item) {
         const int64_t head = first + item / tiles, tile = item % tiles;
         char* pack = call.packs + item / tiles * call.pack_bytes;
         const PackSource keys = source(call, call.block.k, head), values = source(call, call.block.v, head);
-        if (tile * shape_.key_tile >= keys.count) continue;
-        if (in_int8(call, head)) {
-          pack_int8_keys(int8_shape_, keys, mean_of(call, head), tile, pack);
+        const TileShape& shape = tile_of(call, head).shape;
+        if (tile * shape.key_tile >= keys.count) continue;
+        if (is_int8(shape)) {
+          pack_int8_keys(shape, keys, mean_of(call, head), tile, pack);
+          pack_int8_values(shape, values, tile, pack + call.value_offset);
         } else {
-          pack_keys(shape_, keys, tile, pack);
+          pack_keys(shape, keys, tile, pack);
+          pack_values(shape, values, tile, pack + call.value_offset);
         }
-        pack_values(shape_, values, tile, pack + call.value_offset);
       }
     });
   }
@@ -247,30 +258,36 @@ class VectorKernel final : public FlashKernel {
   // ---- one tile ----
 
   // AMX reads whole blocks of rows, so its queries are copied.
-  bool queries_in_place() const {
-    return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0 && shape_.step_unit == 1;
+  bool queries_in_place(const TileShape& s) const {
+    return problem_.dtype == s.operand && problem_.head_dim % s.pair == 0 && s.step_unit == 1;
   }
-  int64_t weight_bytes() const {
-    const int64_t row = shape_.key_tile * static_cast<int64_t>(dtype_size(shape_.operand)) + kWeightPadding;
-    return shape_.weight_tiles * shape_.query_tile * row;
+  static int64_t weight_bytes(const TileShape& s) {
+    const int64_t row = s.key_tile * static_cast<int64_t>(dtype_size(s.operand)) + kWeightPadding;
+    return s.weight_tiles * s.query_tile * row;
   }
   // Rows whose scores are kept before softmax.
-  int64_t score_rows() const { return problem_.softmax == Softmax::kExactOnline ? shape_.query_tile : 1; }
+  int64_t score_rows(const TileShape& s) const {
+    if (is_int8(s)) return 0;
+    return problem_.softmax == Softmax::kExactOnline ? s.query_tile : 1;
+  }
+  static int64_t panel_floats(const TileShape& s) {
+    return is_int8(s) ? (2 * s.key_tile / s.panel_keys + 1) * s.query_tile : 0;
+  }
   int64_t o_stride() const { return state_row_stride(problem_); }
 
-  int64_t scratch_bytes(bool rows) const {
-    const TileShape& s = shape_;
-    int64_t bytes =
-        weight_bytes() + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
+  int64_t scratch_bytes(const TileShape& s, bool rows) const {
+    int64_t bytes = weight_bytes(s) + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 +
+                    score_rows(s) * s.key_tile * 4 + panel_floats(s) * 4 + 6 * 64;
     if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
-    if (!queries_in_place()) bytes += s.query_tile * s.steps(problem_.head_dim) * 4 + 64;
-    if (int8_ != nullptr) bytes += s.query_tile * (int8_row_bytes(problem_.head_dim) + 3 * 4) + 4 * 64;
+    if (!queries_in_place(s)) bytes += s.query_tile * s.steps(problem_.head_dim) * 4 + 64;
+    if (is_int8(s)) bytes += 3 * s.query_tile * 4 + 3 * 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
 
   void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread) const {
-    const TileShape& s = shape_;
+    const TileKernel& of = tile_of(call, head);
+    const TileShape& s = of.shape;
     const int64_t b = head / problem_.heads, h = head % problem_.heads;
     const int64_t begin = tile * call.division.tile_rows;
     const int64_t rows = std::min(call.division.tile_rows, problem_.query_tokens - begin);
@@ -282,11 +299,12 @@ class VectorKernel final : public FlashKernel {
     };
     const auto take_floats = [&take](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
     TileTask task{};
-    task.scratch.weights = take(weight_bytes());
+    task.scratch.weights = take(weight_bytes(s));
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
     task.scratch.minus_m = take_floats(s.query_tile);
-    task.scratch.scores = take_floats(score_rows() * s.key_tile);
+    task.scratch.scores = take_floats(score_rows(s) * s.key_tile);
+    task.scratch.panels = take_floats(panel_floats(s));
     task.rows = rows;
     task.key_tile = s.key_tile;
     task.weight_rows = s.query_tile;
@@ -294,7 +312,7 @@ class VectorKernel final : public FlashKernel {
     task.head_dim = problem_.head_dim;
     task.scale_log2e = scale_log2e_;
     const PackSource q = queries(call, head);
-    if (in_int8(call, head)) {
+    if (is_int8(s)) {
       task.q_stride = int8_row_bytes(problem_.head_dim);
       Int8Queries packed;
       packed.rows = reinterpret_cast<int8_t*>(take(s.query_tile * task.q_stride));
@@ -306,7 +324,7 @@ class VectorKernel final : public FlashKernel {
       task.q_scales = packed.scales;
       task.q_corrections = packed.corrections;
       task.q_offsets = packed.offsets;
-    } else if (queries_in_place()) {
+    } else if (queries_in_place(s)) {
       task.q_stride = q.stride;
       task.q = static_cast<const char*>(q.data) + begin * q.stride * element_bytes();
     } else {
@@ -330,7 +348,7 @@ class VectorKernel final : public FlashKernel {
       task.o = call.state->o.data<float>() + row * call.state->o_stride;
       task.l = call.state->l.data<float>() + row;
       task.m = call.state->m.data<float>() + row;
-      if (task.key_count > 0) fold_rows(call, task, b, h, begin, take_floats);
+      if (task.key_count > 0) fold_rows(call, of, task, b, h, begin, take_floats);
       return;
     }
     task.o = take_floats(s.query_tile * task.o_stride);
@@ -338,7 +356,7 @@ class VectorKernel final : public FlashKernel {
     task.m = take_floats(s.query_tile);
     std::fill(task.m, task.m + rows, RowState::kNoKeys);
     if (task.key_count > 0) {
-      fold_rows(call, task, b, h, begin, take_floats);
+      fold_rows(call, of, task, b, h, begin, take_floats);
     } else {
       std::memset(task.o, 0, static_cast<size_t>(rows * task.o_stride) * sizeof(float));
     }
@@ -348,12 +366,13 @@ class VectorKernel final : public FlashKernel {
   // Folds the rows of a tile, with fixed references where that is the problem's softmax and the rows are safe with
   // them.
   template <typename Take>
-  void fold_rows(const Call& call, TileTask& task, int64_t b, int64_t h, int64_t begin, Take&& take_floats) const {
-    const int64_t unit = gate_rows(shape_), groups = ceil_div(task.rows, unit);
-    if (!fixed_max()) return fold(task);
+  void fold_rows(const Call& call, const TileKernel& tile, TileTask& task, int64_t b, int64_t h, int64_t begin,
+                 Take&& take_floats) const {
+    const int64_t unit = gate_rows(tile_.shape), groups = ceil_div(task.rows, unit);
+    if (!fixed_max()) return tile.fold(task);
     const OffsetBound bound(problem_, call.statistics, b, h);
-    float* center = take_floats(shape_.query_tile);
-    float* exponent = take_floats(shape_.query_tile);
+    float* center = take_floats(tile.shape.query_tile);
+    float* exponent = take_floats(tile.shape.query_tile);
     const char* q = call.q.data<const char>() + row_offset(call.q, b, begin, h);
     const auto mode_of = [&](int64_t group) {
       const int64_t first = group * unit;
@@ -365,26 +384,25 @@ class VectorKernel final : public FlashKernel {
     for (int64_t first = 0, end = 1; first < groups; first = end++) {
       RowMode next = mode;
       while (end < groups && (next = mode_of(end)) == mode) ++end;
-      fold_part(task, mode, first * unit, std::min(end * unit, task.rows), center, exponent);
+      fold_part(tile, task, mode, first * unit, std::min(end * unit, task.rows), center, exponent);
       (mode == RowMode::kOnline ? call.online : call.fixed)->fetch_add(end - first, std::memory_order_relaxed);
       mode = next;
     }
   }
 
   // Rows [begin, end) of a tile.
-  void fold_part(const TileTask& tile, RowMode mode, int64_t begin, int64_t end, const float* center,
-                 const float* exponent) const {
-    TileTask part = tile;
+  static void fold_part(const TileKernel& tile, const TileTask& task, RowMode mode, int64_t begin, int64_t end,
+                        const float* center, const float* exponent) {
+    TileTask part = task;
     part.rows = end - begin;
-    const bool int8 = tile.q_scales != nullptr;
-    const int64_t bytes = int8 ? 1 : static_cast<int64_t>(dtype_size(shape_.operand));
-    part.q = static_cast<const char*>(tile.q) + begin * tile.q_stride * bytes;
-    if (int8) {
+    part.q =
+        static_cast<const char*>(task.q) + begin * task.q_stride * static_cast<int64_t>(dtype_size(tile.shape.operand));
+    if (is_int8(tile.shape)) {
       part.q_scales += begin;
       part.q_corrections += begin;
       part.q_offsets += begin;
     }
-    part.o += begin * tile.o_stride;
+    part.o += begin * task.o_stride;
     part.l += begin;
     part.m += begin;
     if (mode != RowMode::kOnline) {
@@ -392,10 +410,8 @@ class VectorKernel final : public FlashKernel {
       part.exponent = exponent + begin;
       for (int64_t i = 0; i < part.rows; ++i) part.scratch.minus_m[i] = -center[begin + i];
     }
-    fold(part);
+    tile.fold(part);
   }
-
-  void fold(const TileTask& task) const { (task.q_scales != nullptr ? *int8_ : tile_).fold(task); }
 
   void finish_tile(const Output& output, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
     const TensorView& o = output.o;
@@ -414,11 +430,9 @@ class VectorKernel final : public FlashKernel {
   }
 
   FlashProblem problem_;
-  const TileKernel& tile_;
-  const TileKernel* int8_;
-  TileShape shape_;       // with the sizes of its tiles
-  TileShape int8_shape_;  // the same but for queries and keys
-  int64_t heads_;         // B·H
+  TileKernel tile_;    // its shape with the sizes of tiles
+  TileKernel int8_{};  // likewise, where the problem is int8: of the heads that int8 is fine enough for
+  int64_t heads_;      // B·H
   float scale_log2e_;
 };
 
@@ -426,38 +440,37 @@ class VectorKernel final : public FlashKernel {
 
 namespace {
 
-constexpr const char* kNoInt8Scores = "does not multiply scores in int8";
+constexpr const char* kNoInt8 = "does not multiply in int8";
 
 }  // namespace
 
 Refusal avx2_refusal(const FlashProblem& problem) {
-  if (problem.int8_scores) return kNoInt8Scores;
+  if (problem.int8) return kNoInt8;
   if (!cpu_features().avx2) return "needs AVX2 and FMA";
   return std::nullopt;
 }
 
 Refusal avx512_refusal(const FlashProblem& problem) {
-  if (problem.int8_scores) return kNoInt8Scores;
+  if (problem.int8) return kNoInt8;
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
   return std::nullopt;
 }
 
 Refusal avx512_int8_refusal(const FlashProblem& problem) {
-  if (!problem.int8_scores) return "multiplies scores in int8 only";
-  const CpuFeatures& cpu = cpu_features();
-  if (!cpu.avx512_vnni || !cpu.avx512_bf16) return "needs AVX512-VNNI and AVX-512-BF16";
+  if (!problem.int8) return "multiplies in int8 only";
+  if (!cpu_features().avx512_vnni) return "needs AVX512-VNNI";
   return std::nullopt;
 }
 
 Refusal avx512_bf16_refusal(const FlashProblem& problem) {
-  if (problem.int8_scores) return kNoInt8Scores;
+  if (problem.int8) return kNoInt8;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   return std::nullopt;
 }
 
 Refusal amx_bf16_refusal(const FlashProblem& problem) {
-  if (problem.int8_scores) return kNoInt8Scores;
+  if (problem.int8) return kNoInt8;
   if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
   if (!cpu_features().amx_bf16) return "needs AMX with BF16";
   return std::nullopt;
@@ -473,7 +486,8 @@ std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
 std::unique_ptr<FlashKernel> make_avx512_int8_kernel(const FlashProblem& problem) {
-  return std::make_unique<VectorKernel>(problem, avx512_bf16_tile(), &avx512_int8_tile());
+  const TileKernel& others = cpu_features().fast_bf16_dots ? avx512_bf16_tile() : avx512_tile();
+  return std::make_unique<VectorKernel>(problem, others, &avx512_int8_tile());
 }
 std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, amx_bf16_tile());

@@ -17,7 +17,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/flash_attention/tile.h"
 
@@ -32,15 +31,47 @@ constexpr float kFloatLog2E = 1.44269504088896340736f;
 constexpr float kReferenceNoKeys = -std::numeric_limits<float>::infinity();
 constexpr float kReferenceLowest = std::numeric_limits<float>::lowest();
 
+// Brings the next panel to the second cache level while this one is worked on, a share before each register block.
+// While the packs sit there anyway it gains nothing; beyond, most of what there is to lose. At 16 384 float32 keys:
+// 0.91 of the peak with 20 KB of each panel brought to the first level, 0.93 with all of it brought to the second,
+// where it cannot push out the panel in use.
+class PanelPrefetch {
+ public:
+  ZT_FLASH_INLINE PanelPrefetch(const void* from, int64_t bytes, int64_t blocks)
+      : at_(static_cast<const char*>(from)), share_((bytes / 64 + blocks - 1) / blocks) {}
+  ZT_FLASH_INLINE void share() {
+    for (int64_t line = 0; line < share_; ++line) __builtin_prefetch(at_ + line * 64, 0, 2);
+    at_ += share_ * 64;
+  }
+
+ private:
+  const char* at_;
+  int64_t share_;  // lines
+};
+
+// acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Lost: unrolling by 4
+// and 8 (0, and −5 points with sixteen registers), fetching the next block's rows between the steps (−3).
+template <typename Ops, typename Sum, int kRows, int kWidth>
+ZT_FLASH_INLINE void multiply_steps(Sum (&acc)[kRows][kWidth], const typename Ops::Element* const (&a)[kRows],
+                                    const typename Ops::Element* b, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    typename Ops::Operand bw[kWidth];
+#pragma GCC unroll 4
+    for (int w = 0; w < kWidth; ++w) bw[w] = Ops::operand(b + w * Ops::kLanes * Ops::kPair);
+    b += kWidth * Ops::kLanes * Ops::kPair;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename Ops::Operand x = Ops::broadcast(a[r] + step * Ops::kPair);
+#pragma GCC unroll 4
+      for (int w = 0; w < kWidth; ++w) acc[r][w] = Ops::dot(acc[r][w], x, bw[w]);
+    }
+  }
+}
+
 template <typename Isa>
 class VectorTile {
   using Element = typename Isa::Element;
   using Vec = typename Isa::Vec;
-  using Operand = typename Isa::Operand;
-  // What multiplies queries and keys: the instruction set itself, or its int8.
-  static constexpr bool kInt8 = !std::is_void_v<typename Isa::Int8>;
-  using Scores = std::conditional_t<kInt8, typename Isa::Int8, Isa>;
-  using KeyElement = typename Scores::Element;
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kPair = Isa::kPair;
   static constexpr int kRows = Isa::kQueryRows;
@@ -49,8 +80,8 @@ class VectorTile {
   static constexpr int kWeighRows = Isa::kWeighRows;
 
  public:
-  static constexpr TileShape kShape = {Isa::kOperand, kLanes,         kPair, kPanelKeys, Isa::kValueVectors,
-                                       kRows,         Isa::kStepUnit, 1,     kInt8};
+  static constexpr TileShape kShape = {Isa::kOperand,      kLanes, kPair,          kPanelKeys,
+                                       Isa::kValueVectors, kRows,  Isa::kStepUnit, 1};
   static_assert(kRows % kWeighRows == 0);
 
   static void fold(const TileTask& task) {
@@ -74,7 +105,6 @@ class VectorTile {
         key_tile_(task.key_tile),
         weight_stride_(task.key_tile + kWeightPadding / static_cast<int64_t>(sizeof(Element))),
         steps_(kShape.steps(task.head_dim)),
-        key_words_(kShape.key_words(task.head_dim)),
         padded_rows_((task.rows + kRows - 1) / kRows * kRows),
         vectors_((task.head_dim + kLanes - 1) / kLanes),
         weights_(static_cast<Element*>(task.scratch.weights)) {}
@@ -102,21 +132,15 @@ class VectorTile {
 
   // ---- state ----
 
-  // Inside, scores and references of a row are without the q·k̄ that int8 leaves out of its products.
-  ZT_FLASH_INLINE float offset(int64_t row) const {
-    if constexpr (kInt8) return t_.q_offsets[row];
-    return 0;
-  }
-
   template <TileSoftmax kSoftmax>
   void load_state() {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
       if constexpr (!is_fixed(kSoftmax)) {
-        t_.scratch.minus_m[r] = offset(row) - t_.m[row];
-      } else {
-        t_.scratch.minus_m[r] = r < t_.rows ? offset(row) + t_.scratch.minus_m[r] : t_.scratch.minus_m[row];
+        t_.scratch.minus_m[r] = -t_.m[row];
+      } else if (r >= t_.rows) {
+        t_.scratch.minus_m[r] = t_.scratch.minus_m[row];
       }
       float* sum = t_.scratch.sums + r * kLanes;
       Isa::store(sum, Isa::set1(0));
@@ -128,40 +152,20 @@ class VectorTile {
   template <TileSoftmax kSoftmax>
   void store_state() {
     for (int64_t r = 0; r < t_.rows; ++r) {
-      t_.m[r] = offset(r) - t_.scratch.minus_m[r];
+      t_.m[r] = -t_.scratch.minus_m[r];
       if constexpr (kSoftmax == TileSoftmax::kFixedExponent) t_.m[r] -= t_.exponent[r];
       t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
     }
   }
 
-  // ---- prefetch ----
-
-  // Brings the next panel to the second cache level while this one is worked on, a share before each register block.
-  // While the packs sit there anyway it gains nothing; beyond, most of what there is to lose. At 16 384 float32 keys:
-  // 0.91 of the peak with 20 KB of each panel brought to the first level, 0.93 with all of it brought to the second,
-  // where it cannot push out the panel in use.
-  class Prefetch {
-   public:
-    Prefetch(const void* from, int64_t bytes, int64_t blocks)
-        : at_(static_cast<const char*>(from)), share_((bytes / 64 + blocks - 1) / blocks) {}
-    ZT_FLASH_INLINE void share() {
-      for (int64_t line = 0; line < share_; ++line) __builtin_prefetch(at_ + line * 64, 0, 2);
-      at_ += share_ * 64;
-    }
-
-   private:
-    const char* at_;
-    int64_t share_;  // lines
-  };
-
   // ---- scores and weights ----
 
-  ZT_FLASH_INLINE const KeyElement* query(int64_t row) const {
-    return static_cast<const KeyElement*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
+  ZT_FLASH_INLINE const Element* query(int64_t row) const {
+    return static_cast<const Element*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
   }
   ZT_FLASH_INLINE Element* weights(int64_t row) const { return weights_ + row * weight_stride_; }
-  ZT_FLASH_INLINE const KeyElement* key_panel(int64_t first_key) const {
-    return static_cast<const KeyElement*>(t_.keys) + first_key * key_words_ * Scores::kPair;
+  ZT_FLASH_INLINE const Element* key_panel(int64_t first_key) const {
+    return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
   }
 
   ZT_FLASH_INLINE const Element* value_tile(int64_t first_key) const {
@@ -201,7 +205,7 @@ class VectorTile {
     float* const tile_sums = t_.scratch.tile_sums;
     Element* const out = weights(0) + panel;
     const int64_t padded_rows = padded_rows_;
-    Prefetch prefetch(next, key_words_ * kPanelKeys * int64_t{sizeof(float)}, padded_rows / kRows);
+    PanelPrefetch prefetch(next, steps_ * kPanelKeys * kPair * int64_t{sizeof(Element)}, padded_rows / kRows);
     for (int64_t row0 = 0; row0 < padded_rows; row0 += kRows) {
       prefetch.share();
       if constexpr (kPanel == Panel::kFirst) fetch_rows(row0 + kRowsAhead);
@@ -232,68 +236,23 @@ class VectorTile {
   // them costs more than it gains.
   static constexpr int64_t kRowsAhead = 2 * kRows;
   ZT_FLASH_INLINE void fetch_rows(int64_t first) const {
-    constexpr int64_t kLine = 64 / int64_t{sizeof(KeyElement)};
+    constexpr int64_t kLine = 64 / int64_t{sizeof(Element)};
     for (int64_t row = first; row < first + kRows; ++row) {
-      for (int64_t d = 0; d < steps_ * Scores::kPair; d += kLine) __builtin_prefetch(query(row) + d);
+      for (int64_t d = 0; d < steps_ * kPair; d += kLine) __builtin_prefetch(query(row) + d);
     }
   }
 
   template <int kBlockRows>
   ZT_FLASH_INLINE void products(Vec (&acc)[kBlockRows][kVectors], int64_t key, int64_t row0) const {
-    const KeyElement* k = key_panel(key);
-    const KeyElement* q[kBlockRows];
+    const Element* k = key_panel(key);
+    const Element* q[kBlockRows];
 #pragma GCC unroll 16
-    for (int r = 0; r < kBlockRows; ++r) q[r] = query(row0 + r);
-    if constexpr (kInt8) {
-      typename Scores::Operand sums[kBlockRows][kVectors];
-#pragma GCC unroll 16
-      for (int r = 0; r < kBlockRows; ++r) {
+    for (int r = 0; r < kBlockRows; ++r) {
+      q[r] = query(row0 + r);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[r][v] = Scores::set1(t_.q_corrections[row0 + r]);
-      }
-      multiply<Scores>(sums, q, k, steps_);
-      const auto* scales = reinterpret_cast<const float*>(k + steps_ * kPanelKeys * Scores::kPair);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const Vec scale = Isa::load(scales + v * kLanes);
-#pragma GCC unroll 16
-        for (int r = 0; r < kBlockRows; ++r) acc[r][v] = Isa::mul(Scores::to_floats(sums[r][v]), scale);
-      }
-    } else {
-#pragma GCC unroll 16
-      for (int r = 0; r < kBlockRows; ++r) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
-      }
-      multiply<Isa>(acc, q, k, steps_);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
     }
-  }
-
-  // What a row's scores are multiplied by, where it is not the same for all.
-  ZT_FLASH_INLINE Vec row_scale(Vec scale, int64_t row) const {
-    if constexpr (kInt8) return Isa::set1(t_.q_scales[row]);
-    return scale;
-  }
-
-  // acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Lost: unrolling by 4
-  // and 8 (0, and −5 points with sixteen registers), fetching the next block's rows between the steps (−3).
-  template <typename Ops, typename Sum, int kBlockRows, int kWidth>
-  static ZT_FLASH_INLINE void multiply(Sum (&acc)[kBlockRows][kWidth],
-                                       const typename Ops::Element* const (&a)[kBlockRows],
-                                       const typename Ops::Element* b, int64_t steps) {
-    constexpr int kTerms = Ops::kPair;
-    for (int64_t step = 0; step < steps; ++step) {
-      typename Ops::Operand bw[kWidth];
-#pragma GCC unroll 4
-      for (int w = 0; w < kWidth; ++w) bw[w] = Ops::operand(b + w * kLanes * kTerms);
-      b += kWidth * kLanes * kTerms;
-#pragma GCC unroll 16
-      for (int r = 0; r < kBlockRows; ++r) {
-        const typename Ops::Operand x = Ops::broadcast(a[r] + step * kTerms);
-#pragma GCC unroll 4
-        for (int w = 0; w < kWidth; ++w) acc[r][w] = Ops::dot(acc[r][w], x, bw[w]);
-      }
-    }
+    multiply_steps<Isa>(acc, q, k, steps_);
   }
 
   // score·scale·log₂e + bias·log₂e + addend
@@ -321,7 +280,6 @@ class VectorTile {
                                       int64_t valid) const {
     alignas(64) float buffer[kPanelKeys];
     const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
-    scale = row_scale(scale, row);
     Vec top = Isa::set1(kReferenceNoKeys);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -345,10 +303,10 @@ class VectorTile {
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) {
       const float* bias = kBias ? bias_of(row + i, key, valid, kTail, buffer) : nullptr;
-      const Vec minus_m = Isa::set1(t_.scratch.minus_m[row + i]), of_row = row_scale(scale, row + i);
+      const Vec minus_m = Isa::set1(t_.scratch.minus_m[row + i]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        p[i * kVectors + v] = exponent<kBias>(score[i][v], of_row, kBias ? bias + v * kLanes : nullptr, minus_m);
+        p[i * kVectors + v] = exponent<kBias>(score[i][v], scale, kBias ? bias + v * kLanes : nullptr, minus_m);
       }
     }
     if constexpr (kSoftmax == TileSoftmax::kFixedExponent) {
@@ -503,8 +461,8 @@ class VectorTile {
   template <int kWidth, int kBlockRows, bool kFresh>
   __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o, const void* next) {
     const int64_t rows = t_.rows, stride = t_.o_stride;
-    Prefetch prefetch(next, pairs * kWidth * kLanes * kPair * int64_t{sizeof(Element)},
-                      (rows + kBlockRows - 1) / kBlockRows);
+    PanelPrefetch prefetch(next, pairs * kWidth * kLanes * kPair * int64_t{sizeof(Element)},
+                           (rows + kBlockRows - 1) / kBlockRows);
     int64_t row = 0;
     for (; row + kBlockRows <= rows; row += kBlockRows) {
       prefetch.share();
@@ -530,7 +488,7 @@ class VectorTile {
 #pragma GCC unroll 4
       for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
     }
-    multiply<Isa>(acc, p, v, pairs);
+    multiply_steps<Isa>(acc, p, v, pairs);
   }
 
   template <bool kFresh, int kWidth>
@@ -545,7 +503,6 @@ class VectorTile {
   const int64_t key_tile_;
   const int64_t weight_stride_;  // elements
   const int64_t steps_;          // products of a score: ⌈D/pair⌉, rounded up to the step unit
-  const int64_t key_words_;      // of a packed key
   const int64_t padded_rows_;    // whole register blocks; rows beyond the tile repeat the last one and are never stored
   const int64_t vectors_;        // of D
   Element* weights_;             // of the key tile whose scores are at hand

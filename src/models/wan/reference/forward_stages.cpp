@@ -269,10 +269,10 @@ double stage_bound(const Stage& stage, const TransformerConfig& config, DType dt
          (dtype == DType::kBF16 ? 4 * kBFloatUnit : 0);
 }
 
-// Queries and keys are rounded once, by half a step of the largest of a row of a head, which is at most 3.5 of its
-// size: by 3.5 / (127·√12) = 2^−7 of each. Sixteen times that is the room that scores need, which multiply an error of
-// either.
-double int8_scores_rounding(const Stage& stage) {
+// Queries, keys and values are rounded once, by half a step of the largest of a row of a head or of a channel of a
+// tile, which is at most 3.5 of its size: by 3.5 / (127·√12) = 2^−7 of each. Sixteen times that is the room that scores
+// need, which multiply an error of either, and what bytes do to weights is small beside it.
+double int8_attention_rounding(const Stage& stage) {
   constexpr double kRoundings = 16;
   return stage.kind == Stage::Kind::kSelfAttention ? kRoundings * 0x1p-7 : 0;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "attention_case.h"
 #include "comm/rank_test.h"
 #include "kernels/flash_attention/flash_attention.h"
@@ -16,13 +18,14 @@ bool is_refused() {
   kernels::FlashProblem problem;
   problem.head_dim = 16;
   problem.dtype = DType::kBF16;
-  problem.int8_scores = true;
+  problem.int8 = true;
   return !kernels::FlashAttention::refusal(problem, "avx512_int8").empty();
 }
 
 // Elements are in [-2, 2): a score is as large as 4/3 on average, and rounding moves it by at most √2·2^-7 of that, if
-// a row's largest element is at most 3.5 of its size (kernels/flash_attention/int8_scores_test.cpp). So is o.
-constexpr double kRounding = 4.0 / 3 * 1.4142135623730951 * 0x1p-7;
+// a row's largest element is at most 3.5 of its size (kernels/flash_attention/int8_attention_test.cpp). So is o. Values
+// and weights add 2^-7 each.
+const double kRounding = std::sqrt(2 * (4.0 / 3) * (4.0 / 3) + 2) * 0x1p-7;
 
 Case make_case(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim, uint64_t seed) {
   Case whole({batch, tokens, heads, head_dim, DType::kBF16}, seed);
@@ -52,7 +55,7 @@ void expect_near_reference(comm::Communicator& comm, const Case& whole, Strategy
 }
 
 void run_topology(comm::Communicator& comm, int ulysses, int ring) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI with AVX-512-BF16";
+  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   uint64_t seed = 1;
   for (const auto& [batch, tokens, heads, head_dim] :
        {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 167, ulysses + 1, 128},
@@ -70,18 +73,18 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
 }
 
 void run_gather(comm::Communicator& comm) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI with AVX-512-BF16";
+  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   expect_near_reference(comm, make_case(1, 167, 2, 128, 7), {.layout = {.gather = comm.size()}});
 }
 
 const bool kRegistered = [] {
   for (const int ranks : {2, 3, 4, 7})
-    comm::register_rank_test("Int8Scores", "gather", {ranks}, __FILE__, __LINE__, run_gather);
+    comm::register_rank_test("Int8Attention", "gather", {ranks}, __FILE__, __LINE__, run_gather);
   for (const int ranks : {1, 2, 3, 4, 7}) {
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
       if (ranks % ulysses != 0) continue;
       const int ring = ranks / ulysses;
-      comm::register_rank_test("Int8Scores", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
+      comm::register_rank_test("Int8Attention", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
                                [=](comm::Communicator& comm) { run_topology(comm, ulysses, ring); });
     }
   }
@@ -89,8 +92,8 @@ const bool kRegistered = [] {
 }();
 
 // Whoever computes a head has all its queries and keys: the same mean, the same sample, the same bits.
-TEST(Int8ScoresOverRanks, SharedHeadsGiveTheSameBits) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI with AVX-512-BF16";
+TEST(Int8AttentionOverRanks, SharedHeadsGiveTheSameBits) {
+  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   const Case whole = make_case(1, 331, 7, 40, 5);
   for (const Softmax softmax : parallel::kSoftmaxes) {
     Strategy strategy{.layout = {.ulysses = 1, .ring = 1},
@@ -106,10 +109,10 @@ TEST(Int8ScoresOverRanks, SharedHeadsGiveTheSameBits) {
   }
 }
 
-// A head whose weights int8 would move too far is as without it, and counted. Here queries are long along an axis that
+// A head that int8 would move too far is as without it, and counted. Here queries are long along an axis that
 // keys do not have: every rounding of a key counts a hundred times, and no score grows.
-TEST(Int8ScoresOverRanks, CoarseHeadsAreAsComputed) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI with AVX-512-BF16";
+TEST(Int8AttentionOverRanks, CoarseHeadsAreAsComputed) {
+  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   Case whole({1, 300, 3, 64, DType::kBF16}, 3);
   for (int64_t s = 0; s < 300; ++s) {
     whole.q.data<BFloat16>()[(s * 3 + 1) * 64] = to_bfloat16(150);

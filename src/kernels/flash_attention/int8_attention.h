@@ -1,4 +1,4 @@
-// How q·kᵀ is computed in int8, and the packing of what is multiplied.
+// How attention is computed in int8, and the packing of what is multiplied. Scores, as q·kᵀ:
 //
 //  1. From the keys of a block the mean k̄ of its valid ones is subtracted: q·k = q·(k − k̄) + q·k̄. The second term is
 //     one number per row. It is computed in float32 and added back, so that scores stay what they are: blocks, each
@@ -10,11 +10,23 @@
 //
 // A score is (int32 sum · scale of k · scale of q) + q·k̄. A row with an element that is not finite gets NaN for its
 // scale, so that every score of it is NaN.
+//
+// Output, as p·v:
+//
+//  4. The weights of a row and a panel of 64 keys are divided by the largest of them and multiplied by 255, and rounded
+//     to bytes. Sums of weights are those of the rounded ones, so that o is a weighted mean exactly.
+//  5. From the values of a key tile (256 keys) the middle between the smallest and the largest is subtracted, channel
+//     by channel; what is left is divided by a scale of the channel, so that its largest magnitude is 127, and rounded.
+//     The middle comes back multiplied by the sum of the tile's weights. A channel with a value that is not finite gets
+//     NaN for its scale.
+//
+// o is Σ over panels (factor · int32 sum) · scale of the channel + middle · sum of weights, over key tiles.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/int8_panel.h"
 #include "kernels/flash_attention/pack.h"
 #include "tensor/half.h"
 
@@ -36,24 +48,39 @@ Int8Row int8_row(const BFloat16* x, const float* mean, int64_t head_dim, int8_t*
 // q·k̄ in float32.
 float mean_product(const BFloat16* q, const float* mean, int64_t head_dim);
 
-// The part of a head's packed keys that belongs to a key tile: [panel][steps + 1][panel_keys] words of four terms of
-// a key, plus 128 each (the dot product takes one unsigned operand); the last is its float32 scale.
+// The part of a head's packed keys that belongs to a key tile (int8_panel.h). Where a key of a panel is not finite, all
+// its scales are NaN: that key spoils all rows as it is.
 void pack_int8_keys(const TileShape& shape, const PackSource& source, const float* mean, int64_t tile, void* packed);
+
+// The middle of the range of each channel, its scale and what it is multiplied by to be rounded.
+struct Int8Channels {
+  float* scales;
+  float* centers;
+  float* factors;
+};
+// Of keys [begin, end) of a source of values; [D rounded up to `lanes`], zeros beyond D.
+void measure_int8_channels(const PackSource& values, int64_t begin, int64_t end, int64_t lanes,
+                           const Int8Channels& channels);
+// A row of values, rounded; [D rounded up to eight].
+void int8_value_row(const BFloat16* v, const Int8Channels& channels, int64_t head_dim, int8_t* to);
+// The part of a head's packed values that belongs to a key tile.
+void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t tile, void* packed);
 
 // Queries of a tile, and what belongs to each row. Filled up to whole register blocks, with the last row again.
 struct Int8Queries {
   int8_t* rows = nullptr;          // [rows][int8_row_bytes]
-  float* scales = nullptr;         // with scale·log₂e and the rotation's order in them
+  float* scales = nullptr;         // with |scale|·log₂e and the rotation's order in them; its sign is in the rows
   int32_t* corrections = nullptr;  // −128·Σ of the row, which the keys' 128 adds
   float* offsets = nullptr;        // q·k̄·scale·log₂e
 };
 void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,
                        int64_t begin, int64_t rows, const Int8Queries& to);
 
-// By how much int8 moves weights: relative L2, of a few rows of a head's queries and an eighth of its keys, at least 16
-// and at most 256, both evenly spaced. NaN where a score is not finite. It costs 1 % of a head of 1 560 tokens, less of
-// longer ones.
-double int8_weight_error(const PackSource& queries, const PackSource& keys, const float* mean, float scale_log2e);
+// By how much int8 moves o: relative L2, of a few rows of a head's queries and an eighth of its keys and values, at
+// least 16 and at most 256, both evenly spaced. NaN where something is not finite. It costs 1 % of a head of 1 560
+// tokens, less of longer ones.
+double int8_output_error(const PackSource& queries, const PackSource& keys, const PackSource& values, const float* mean,
+                         float scale_log2e);
 
 // What becomes of the heads of a block, one after another.
 class Int8Heads {
