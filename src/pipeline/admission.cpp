@@ -45,6 +45,9 @@ constexpr Change kChanges[] = {
     {"vae_dtype=bf16", [](const GenerateOptions& o) { return o.vae_dtype != DType::kBF16; },
      [](GenerateOptions& o) { o.vae_dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.vae_dtype = from.vae_dtype; }},
+    {"vae_convolution=direct", [](const GenerateOptions& o) { return o.vae_convolution != VaeConvolution::kDirect; },
+     [](GenerateOptions& o) { o.vae_convolution = VaeConvolution::kDirect; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.vae_convolution = from.vae_convolution; }},
     // One rank decodes tiles; a request for more is refused.
     {"vae_tiling=true", [](const GenerateOptions& o) { return !o.vae_tiling && o.vae_parallel.value_or(1) == 1; },
      [](GenerateOptions& o) { o.vae_tiling = true; },

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/print.h"
+#include "kernels/conv/frame_conv.h"
 #include "kernels/cpu_features.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -187,6 +188,10 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   }
   attention::check_kv_exchange(o.strategy.kv_exchange_dtype, plan.dtype);
   attention::check_attention_dtype(o.strategy.attention_dtype, plan.dtype);
+  if (o.vae_convolution == VaeConvolution::kWinograd) {
+    if (const std::string why = kernels::winograd_refusal(o.vae_dtype); !why.empty())
+      fail("vae_convolution=winograd: {}; set vae_convolution=auto", why);
+  }
   if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)
     plan.notes.push_back("dtype=int8: this CPU multiplies bf16 with AMX, which is faster than its int8 dot products");
   if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));

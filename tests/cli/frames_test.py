@@ -52,6 +52,21 @@ def farthest(a, b):
 
 
 @test
+def both_ways_to_convolve_give_the_frames(cwd):
+    """In float32 they differ by the order of sums; a name that cannot run is refused."""
+    direct, _, _ = frames_of(cwd, "vae_convolution=direct")
+    winograd, _, _ = frames_of(cwd, "vae_convolution=winograd")
+    assert 0 < farthest(direct, winograd) <= FLOAT32, farthest(direct, winograd)
+    assert frames_of(cwd, "vae_convolution=auto")[0] == direct  # this model has fewer than 64 channels
+    result = generate(cwd, *ODD, "vae_dtype=bf16", "vae_convolution=winograd", "output=b.gif")
+    if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text():
+        assert result.returncode == 0, result.stderr
+    else:
+        refused(cwd, result, "vae_convolution=winograd", "no such convolutions in bf16", "vae_convolution=auto",
+                left=["a.gif", "d"])
+
+
+@test
 def frames_do_not_depend_on_the_ranks_that_decode(cwd):
     # Every rank denoises the whole, and what is compared has as many ranks, whose number orders the sums of the text
     # encoder: only the decoding differs.

@@ -44,12 +44,6 @@ bool all_are_bf16(const TensorView& weight) {
   const float* values = weight.data<float>();
   return std::all_of(values, values + weight.size(), [](float x) { return to_float(to_bfloat16(x)) == x; });
 }
-
-// Piece `index` of `count` of [0, size).
-IndexRange piece(int64_t size, int64_t count, int64_t index) {
-  return {size * index / count, size * (index + 1) / count};
-}
-
 }  // namespace
 
 Refusal DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
@@ -235,7 +229,7 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
 
 DirectConvolution::Item DirectConvolution::item(const Plan& plan, int64_t index) const {
   const auto range = [](int64_t all, int64_t count, int64_t at, int64_t tile, int64_t size) {
-    const IndexRange tiles = piece(all, count, at);
+    const IndexRange tiles = split_range(all, count, at);
     return IndexRange{tiles.begin * tile, std::min(tiles.end * tile, size)};
   };
   Item item{range(plan.band_tiles, plan.bands, index / plan.strips, kernels_.rows, plan.height),

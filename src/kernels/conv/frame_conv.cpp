@@ -1,5 +1,7 @@
 #include "kernels/conv/frame_conv.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,16 +18,21 @@
 namespace zoetrope::kernels {
 namespace {
 
+// Asked for by name, where there may be a kernel for it.
+bool asks_for_winograd(const FrameConvProblem& p) {
+  return p.algorithm == ConvAlgorithm::kWinograd && p.kernel == std::array<int64_t, 2>{3, 3} && p.stride == 1;
+}
+
 Refusal refuse_amx_bf16(const FrameConvProblem& p) {
   if (!cpu_features().amx_bf16) return "needs AMX with BF16";
-  if (p.algorithm == ConvAlgorithm::kWinograd && p.kernel == std::array<int64_t, 2>{3, 3} && p.stride == 1)
-    return "does not compute Winograd's transforms";
+  if (asks_for_winograd(p)) return "does not compute Winograd's transforms";
   return DirectConvolution::refusal(p, direct_amx());
 }
-// If forced, it runs wherever it can.
+// If forced, or the only one with the algorithm, it runs wherever it can.
 Refusal refuse_avx512_bf16(const FrameConvProblem& p) {
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
-  if (p.implementation.empty() && !cpu_features().fast_bf16_dots) return "products of bf16 are no faster here";
+  if (p.implementation.empty() && !asks_for_winograd(p) && !cpu_features().fast_bf16_dots)
+    return "products of bf16 are no faster here";
   return DirectConvolution::refusal(p, direct_avx512_bf16());
 }
 Refusal refuse_avx512(const FrameConvProblem& p) {
@@ -48,8 +55,8 @@ constexpr Implementation<FrameConvProblem, const DirectKernels& (*)()> kImplemen
 };
 
 // Channels of inputs and of outputs with which Winograd is used unless something else is asked for: 1.7 to 2.1 times as
-// fast. With 16 or 32 of them it still is 1.3 to 1.6 times as fast, but the VAE's only ones of these, its first and its
-// last convolution, take a hundredth of its time and are not worth larger errors.
+// fast. With 16 or 32 of them it still is 1.3 to 1.6 times as fast; few convolutions have so few, and those are not
+// worth larger errors.
 constexpr int64_t kWinogradChannels = 64;
 
 bool by_winograd(const FrameConvProblem& p, const DirectKernels& kernels) {
@@ -187,6 +194,21 @@ FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const Tensor
 ConvAlgorithm algorithm_of(const FrameConvProblem& problem) {
   const auto kernels = choose("frame convolution", kImplementations, problem, problem.implementation).function;
   return kernels && by_winograd(problem, kernels()) ? ConvAlgorithm::kWinograd : ConvAlgorithm::kDirect;
+}
+
+int64_t winograd_weight_bytes(const FrameConvProblem& p) {
+  return WinogradConvolution::weight_bytes(
+      p, choose("frame convolution", kImplementations, p, p.implementation).function());
+}
+
+std::string winograd_refusal(DType dtype) {
+  FrameConvProblem wide;
+  wide.in_channels = wide.out_channels = kWinogradChannels;
+  wide.kernel = {3, 3};
+  wide.dtype = dtype;
+  wide.algorithm = ConvAlgorithm::kWinograd;
+  if (algorithm_of(wide) == ConvAlgorithm::kWinograd) return "";
+  return fmt::format("this CPU has no such convolutions in {}", dtype == DType::kBF16 ? "bf16" : "float32");
 }
 
 FrameConvolution::~FrameConvolution() = default;

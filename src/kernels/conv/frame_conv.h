@@ -17,9 +17,12 @@
 
 namespace zoetrope::kernels {
 
+// Bytes of scratch that a thread takes at most for strips of Winograd's tiles.
+inline constexpr int64_t kConvScratch = int64_t{4} << 20;
+
 // How sums are added up. kWinograd: 3×3 kernels of stride 1 by F(2×2, 3×3), with fewer products and, in bf16, larger
-// errors (winograd_convolution.h); every other kernel directly. kAuto: by Winograd where that saves time worth speaking
-// of.
+// errors (winograd_convolution.h); every other kernel directly. kAuto: by Winograd with at least 64 input
+// and output channels.
 enum class ConvAlgorithm : uint8_t { kAuto, kDirect, kWinograd };
 
 // out(y, x, o) = bias(o) + Σ w(o, c, t, i, j)·in_t(origin₀ + y·stride + i, origin₁ + x·stride + j, c). There is no
@@ -38,6 +41,10 @@ struct FrameConvProblem {
 
 // Which of the two this CPU takes for a problem, kDirect or kWinograd; Error where implementation is forced and cannot.
 ConvAlgorithm algorithm_of(const FrameConvProblem& problem);
+// Bytes of a problem's weights in the layout of kWinograd. Call where algorithm_of() is that.
+int64_t winograd_weight_bytes(const FrameConvProblem& problem);
+// Why this CPU computes no convolution of a dtype by Winograd, however wide; empty where it does.
+std::string winograd_refusal(DType dtype);
 
 // What is computed from the sums. Everything is [H, W, O] in the problem's dtype, with any strides but a contiguous
 // last axis; raw, normed or both are required, and neither may overlap an input.

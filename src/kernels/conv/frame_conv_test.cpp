@@ -27,6 +27,8 @@ TEST(FrameConvolution, PixelsRoundTheTilesBandsAndStrips) {
          {std::array<int64_t, 2>{1, 1}, {1, 3}, {2, 4}, {7, 5}, {8, 7}, {9, 8}, {17, 9}, {3, 17}, {1, 31}})
       check(Case(problem(6, 20, 3, 3, 3, dtype), h, w, 3), {Residual::kElsewhere, true, false, false});
     check(Case(problem(160, 8, 1, 1, 3, dtype), 9, 150, 1), {});  // two strips and more
+    for (const int64_t w : {150, 151})                            // also of Winograd's tiles
+      check(Case(problem(384, 20, 3, 3, 3, dtype), 3, w, 3), {Residual::kInPlace, true, true, true});
   }
 }
 

@@ -22,9 +22,8 @@ int64_t point_bytes(int64_t bytes) { return (ceil_div(bytes, kLine) | 1) * kLine
 constexpr int64_t kInputBytes = 512 << 10;
 // But every item reads all weights, in bf16 64 / tiles bytes a cycle, and from 384 channels on they come from the L3
 // cache or from memory, which many cores share. So strips are as wide as this, even if inputs then leave the L2 cache:
-// 32 tiles instead of 8 are as fast with 384 channels, 5 % faster with 1 024 (two cores). And no larger than threads
-// have scratch.
-constexpr int64_t kLeastTiles = 32, kMostInputBytes = 2 << 20;
+// 32 tiles instead of 8 are as fast with 384 channels, 5 % faster with 1 024 (two cores).
+constexpr int64_t kWantedTiles = 32, kMostInputBytes = 2 << 20;
 
 // G·w·Gᵀ of 3×3 taps.
 std::array<double, 16> transformed(const float* taps) {
@@ -39,11 +38,6 @@ std::array<double, 16> transformed(const float* taps) {
   return points;
 }
 
-// Piece `index` of `count` of [0, size).
-IndexRange piece(int64_t size, int64_t count, int64_t index) {
-  return {size * index / count, size * (index + 1) / count};
-}
-
 }  // namespace
 
 Refusal WinogradConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
@@ -51,6 +45,11 @@ Refusal WinogradConvolution::refusal(const FrameConvProblem& p, const DirectKern
   if (p.kernel != std::array<int64_t, 2>{kTaps, kTaps} || p.stride != 1) return "is not 3×3 of stride 1";
   if ((kernels.pair == 2) != (p.dtype == DType::kBF16)) return "multiplies another dtype than that of the frames";
   return {};
+}
+
+int64_t WinogradConvolution::weight_bytes(const FrameConvProblem& p, const DirectKernels& kernels) {
+  return round_up(p.out_channels, kernels.lanes) * kPoints * p.frames * p.in_channels *
+         static_cast<int64_t>(dtype_size(p.dtype));
 }
 
 WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
@@ -66,7 +65,10 @@ WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const 
   if (problem.dtype == DType::kBF16) pack<BFloat16>(weight);
   else pack<float>(weight);
   const int64_t tile = kPoints * terms() * element_;
-  most_tiles_ = std::max(kInputBytes / tile, std::min(kLeastTiles, kMostInputBytes / tile));
+  most_tiles_ = std::max(kInputBytes / tile, std::min(kWantedTiles, kMostInputBytes / tile));
+  // With few input channels sums and outputs take more than inputs, and all of it is a thread's scratch.
+  const int64_t floats = kPoints * widest + 2 * 2 * epilogue_.columns();
+  most_tiles_ = std::min(most_tiles_, kConvScratch / (tile + floats * int64_t{sizeof(float)}));
   most_tiles_ = std::max<int64_t>(1, most_tiles_ / kernels.pixels) * kernels.pixels;
 }
 
@@ -152,7 +154,7 @@ void WinogradConvolution::run(Stream& stream, std::span<const TensorView> inputs
 }
 
 WinogradConvolution::Item WinogradConvolution::item(const Plan& plan, int64_t index) const {
-  const IndexRange groups = piece(plan.groups, plan.strips, index % plan.strips);
+  const IndexRange groups = split_range(plan.groups, plan.strips, index % plan.strips);
   return {2 * (index / plan.strips) - plan.odd,
           {groups.begin * kernels_.pixels, std::min(groups.end * kernels_.pixels, ceil_div(plan.width, 2))}};
 }

@@ -20,6 +20,7 @@ namespace zoetrope::kernels {
 class WinogradConvolution {
  public:
   static Refusal refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
+  static int64_t weight_bytes(const FrameConvProblem& problem, const DirectKernels& kernels);
 
   WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
                       const TensorView& bias);

@@ -57,17 +57,22 @@ TEST(Winograd, NothingBesideTheInputsIsRead) {
       mmap(nullptr, (kPages + 2) * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(memory, MAP_FAILED);
   ASSERT_EQ(mprotect(memory, kPage, PROT_NONE) + mprotect(memory + (kPages + 1) * kPage, kPage, PROT_NONE), 0);
-  for (const DType dtype : kBoth) {
-    FrameConvProblem p = problem(16, 24, 1, 3, 3, dtype);
-    const Tensor weight = random_tensor(DType::kF32, {24, 16, 1, 3, 3}, 1);
+  for (const auto& [dtype, in] : {std::pair<DType, int64_t>{DType::kF32, 16},
+                                  {DType::kF32, 5},
+                                  {DType::kF32, 20},
+                                  {DType::kBF16, 16},
+                                  {DType::kBF16, 6},
+                                  {DType::kBF16, 20}}) {
+    FrameConvProblem p = problem(in, 24, 1, 3, 3, dtype);
+    const Tensor weight = random_tensor(DType::kF32, {24, in, 1, 3, 3}, 1);
     for (const ConvAlgorithm algorithm : {ConvAlgorithm::kDirect, ConvAlgorithm::kWinograd}) {
-      for (const std::string& name : implementations(dtype)) {
+      for (const std::string& name : implementations(p)) {
         if (algorithm == ConvAlgorithm::kWinograd && !has_winograd(p, name)) continue;
         p.algorithm = algorithm;
         p.implementation = name;
         const FrameConvolution convolution(p, weight, {});
         for (const int64_t size : {1, 2, 9, 10}) {
-          const Shape shape{size + 2, size + 2, 16};
+          const Shape shape{size + 2, size + 2, in};
           const size_t bytes = static_cast<size_t>(shape[0] * shape[1] * shape[2]) * dtype_size(dtype);
           ASSERT_LE(bytes, kPages * kPage);
           for (std::byte* at : {memory + kPage, memory + (kPages + 1) * kPage - bytes}) {
@@ -173,6 +178,14 @@ TEST(Winograd, IsForWideConvolutionsOfThreeByThree) {
       s.problem.algorithm = ConvAlgorithm::kWinograd;
       EXPECT_EQ(9 * FrameConvolution(s.problem, s.weight, s.bias).weight_bytes(), 16 * direct) << name;
     }
+  }
+  // By name it is what runs wherever there is a kernel for it, also beside faster direct ones.
+  for (const DType dtype : kBoth) {
+    FrameConvProblem p = problem(96, 96, 3, 3, 3, dtype);
+    p.algorithm = ConvAlgorithm::kWinograd;
+    const bool possible = dtype == DType::kF32 || cpu_features().avx512_bf16;
+    EXPECT_EQ(algorithm_of(p), possible ? ConvAlgorithm::kWinograd : ConvAlgorithm::kDirect) << dtype_name(dtype);
+    EXPECT_EQ(winograd_refusal(dtype), possible ? "" : "this CPU has no such convolutions in bf16");
   }
   if (!cpu_features().amx_bf16) return;
   FrameConvProblem p = problem(96, 96, 3, 3, 3, DType::kBF16);

@@ -14,6 +14,7 @@
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -23,7 +24,7 @@ using planner::WeightBytes;
 
 constexpr int64_t kFloat = 4;
 // Per thread: tiles of attention, rows of a convolution.
-constexpr int64_t kKernelScratch = int64_t{4} << 20;
+constexpr int64_t kKernelScratch = kernels::kConvScratch;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
@@ -128,29 +129,29 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // What 16 points take more than the 9 taps that they stand for, where this CPU computes by Winograd.
 Bytes winograd_bytes(const CoderLayout& layout, const RunSize& size) {
-  constexpr int64_t kPoints = 16, kTaps = 9;
   Bytes bytes;
-  const auto add = [&](const ConvLayout& conv) {
+  const auto add = [&](const ConvLayout& conv, kernels::ConvAlgorithm algorithm) {
     kernels::FrameConvProblem problem;
     problem.in_channels = conv.in;
     problem.out_channels = conv.out;
     problem.frames = conv.kernel[0];
     problem.kernel = {conv.kernel[1], conv.kernel[2]};
     problem.dtype = size.vae;
-    problem.algorithm = size.vae_convolution;
-    if (kernels::algorithm_of(problem) == kernels::ConvAlgorithm::kWinograd)
-      bytes += Bytes(conv.in * conv.out * conv.kernel[0] * (kPoints - kTaps)) * size_of(size.vae);
+    problem.algorithm = algorithm;
+    if (kernels::algorithm_of(problem) != kernels::ConvAlgorithm::kWinograd) return;
+    const int64_t taps = conv.in * conv.out * conv.kernel[0] * conv.kernel[1] * conv.kernel[2];
+    bytes += Bytes(kernels::winograd_weight_bytes(problem) - taps * size_of(size.vae));
   };
   const auto residual = [&](const ResidualLayout& block) {
-    add(block.conv1);
-    add(block.conv2);
+    add(block.conv1, size.vae_convolution);
+    add(block.conv2, size.vae_convolution);
   };
-  add(layout.in);
+  add(layout.in, algorithm_of_ends(size.vae_convolution));
   residual(layout.middle_first);
   residual(layout.middle_last);
   for (const StageLayout& stage : layout.stages)
     for (const ResidualLayout& block : stage.resnets) residual(block);
-  add(layout.out);
+  add(layout.out, algorithm_of_ends(size.vae_convolution));
   return bytes;
 }
 

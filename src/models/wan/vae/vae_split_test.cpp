@@ -183,6 +183,44 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, VaeSplit,
                                   (winograd ? "Winograd" : "Direct");
                          });
 
+// Before attention, which may group its rows otherwise, a row has the same bits in every part: also where Winograd's
+// tiles are cut, because parts begin with an odd row of the picture.
+TEST(VaeSplitRows, HaveTheBitsOfTheWholePicture) {
+  const VaeConfig config = small_config();
+  const auto source = test_weights(config);
+  constexpr int64_t kRowsOfLatents = 5;
+  constexpr int kParts = 3;  // rows [0, 1), [1, 3), [3, 5)
+  const Tensor latents = random_tensor({config.z_dim, 2, kRowsOfLatents, 4}, 3);
+  for (const auto algorithm : {kernels::ConvAlgorithm::kDirect, kernels::ConvAlgorithm::kWinograd}) {
+    const auto weights =
+        std::make_shared<const VaeWeights>(config, *source, VaeParts::kDecoder, DType::kF32, algorithm);
+    const auto ignore = [](int64_t, const TensorView&) {};
+    const auto keep = [](std::vector<Tensor>& seen) {
+      return [&seen](std::string_view name, const TensorView& value) {
+        if (name != "conv_in") return;
+        Stream own(1);
+        copy(own, seen.emplace_back(DType::kF32, value.shape()), value);  // [C, 1, H, W]
+      };
+    };
+    std::vector<Tensor> whole;
+    Stream stream(1);
+    VaeDecoder(weights).decode(stream, latents, ignore, keep(whole));
+    ASSERT_EQ(whole.size(), 2U);
+    std::vector<std::vector<Tensor>> parts(kParts);
+    run_parts(kParts, kRowsOfLatents, [&](int part, const RowSplit& split) {
+      Stream own(1);
+      VaeDecoder(weights).decode(own, latents, ignore, keep(parts[static_cast<size_t>(part)]), split);
+    });
+    for (int64_t part = 0; part < kParts; ++part) {
+      const std::vector<Tensor>& mine = parts[static_cast<size_t>(part)];
+      ASSERT_EQ(mine.size(), whole.size());
+      const int64_t begin = kRowsOfLatents * part / kParts, end = kRowsOfLatents * (part + 1) / kParts;
+      for (size_t frame = 0; frame < whole.size(); ++frame)
+        EXPECT_EQ(difference(mine[frame], whole[frame].view().slice(2, begin, end)).max_abs, 0) << part;
+    }
+  }
+}
+
 // A part without rows has nothing to give its neighbours.
 TEST(VaeSplitRefuses, PartsWithoutRows) {
   const VaeConfig config = small_config();

@@ -22,13 +22,13 @@ class Loader {
 
   CoderWeights coder(const CoderLayout& layout) const {
     CoderWeights weights{layout,
-                         causal(layout.in),
+                         end(layout.in),
                          residual(layout.middle_first),
                          attention(layout.middle_attention),
                          residual(layout.middle_last),
                          {},
                          gamma(layout.norm_out),
-                         causal(layout.out),
+                         end(layout.out),
                          causal(layout.quant)};
     for (const StageLayout& stage_layout : layout.stages) {
       StageWeights stage;
@@ -74,7 +74,7 @@ class Loader {
     problem.frames = weight_view.extent(2);
     problem.kernel = {weight_view.extent(3), weight_view.extent(4)};
     problem.dtype = dtype_;
-    problem.algorithm = algorithm_;
+    if (problem.algorithm == kernels::ConvAlgorithm::kAuto) problem.algorithm = algorithm_;
     problem.implementation = implementation_;
     return {FrameConvolution(problem, weight_view, bias_view),
             fmt::format("vae.{} {}×{}×{} {}→{}", kind, problem.frames, problem.kernel[0], problem.kernel[1],
@@ -84,6 +84,14 @@ class Loader {
 
   // Output of the same size: 3×3 starts in the border, 1×1 inside it.
   ConvWeights causal(const ConvLayout& layout) const { return part(layout, read(layout), 0, layout.out); }
+
+  // The first or the last of a coder.
+  ConvWeights end(const ConvLayout& layout) const {
+    FrameConvProblem problem;
+    problem.algorithm = algorithm_of_ends(algorithm_);
+    const Convolution whole = read(layout);
+    return make("conv", problem, whole.weight, whole.bias);
+  }
 
   // The output channels [begin, end) of a convolution.
   ConvWeights part(const ConvLayout& layout, const Convolution& whole, int64_t begin, int64_t end) const {
@@ -168,6 +176,10 @@ class Loader {
 };
 
 }  // namespace
+
+kernels::ConvAlgorithm algorithm_of_ends(kernels::ConvAlgorithm algorithm) {
+  return algorithm == kernels::ConvAlgorithm::kAuto ? kernels::ConvAlgorithm::kDirect : algorithm;
+}
 
 VaeWeights::VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts, DType dtype,
                        kernels::ConvAlgorithm algorithm, const std::string& implementation)

@@ -67,11 +67,15 @@ struct CoderWeights {
 
 enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 
+// Of the first and the last convolution of a coder: kAuto leaves them direct. They take a hundredth of the time and are
+// not worth larger errors in bf16.
+kernels::ConvAlgorithm algorithm_of_ends(kernels::ConvAlgorithm algorithm);
+
 // Immutable; safe to use from several ranks at once, each with its own stream.
 class VaeWeights {
  public:
-  // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; arithmetic inside an
-  // op is float32. Keeps nothing of `source`. Throws Error where the config is not supported or a tensor is missing or
+  // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; sums inside an op are
+  // float32. Keeps nothing of `source`. Throws Error where the config is not supported or a tensor is missing or
   // has another shape. `implementation` is the kernels', empty for the fastest; so is `algorithm`.
   VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts = VaeParts::kBoth,
              DType dtype = DType::kF32, kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kAuto,
