@@ -12,6 +12,7 @@
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
+#include "kernels/cpu_features.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
@@ -66,6 +67,8 @@ Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& sett
   return text;
 }
 
+bool has_int8_attention() { return kernels::cpu_features().avx512_vnni; }
+
 // Measures one expert.
 class Measurement {
  public:
@@ -85,14 +88,24 @@ class Measurement {
   }
 
   std::vector<pipeline::Int8Errors::At> run(const std::vector<float>& timesteps) {
-    for (const float t : timesteps) at_.push_back({t, std::vector<double>(stages_.size()), 0, 0});
+    for (const float t : timesteps) at_.push_back({t, std::vector<double>(stages_.size()), 0, 0, {}});
     exact_.resize(at_.size());
     in_int8_.resize(at_.size());
     // The weights of one dtype at a time: together they need half as much memory again.
-    with_model(config_, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
-    with_model(config_.with_int8("all"),
-               [&](Forward& forward) { each_timestep([&](size_t t) { record_int8(forward, t); }); });
-    with_model(config_, [&](Forward& forward) { each_timestep([&](size_t t) { measure_blocks(forward, t); }); });
+    with_weights(config_, [&](const Weights& weights) {
+      with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
+      if (!has_int8_attention()) return;
+      with_forward(weights, {.attention_dtype = attention::AttentionDtype::kInt8}, [&](Forward& forward) {
+        each_timestep([&](size_t t) { at_[t].attention = error_of_all(forward, t); });
+      });
+    });
+    with_weights(config_.with_int8("all"), [&](const Weights& weights) {
+      with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_int8(forward, t); }); });
+    });
+    with_weights(config_, [&](const Weights& weights) {
+      with_forward(weights, {},
+                   [&](Forward& forward) { each_timestep([&](size_t t) { measure_blocks(forward, t); }); });
+    });
     return std::move(at_);
   }
 
@@ -100,6 +113,7 @@ class Measurement {
   // Called with the residual stream behind a block, which may be read and replaced.
   using AtBlock = std::function<void(size_t block, const TensorView& stream)>;
   using Forward = std::function<const Tensor&(size_t at, const AtBlock& at_block)>;
+  using Weights = std::shared_ptr<const wan::TransformerWeights>;
   struct Recorded {
     std::vector<Tensor> streams;  // behind each block
     Tensor velocity;
@@ -110,19 +124,23 @@ class Measurement {
     for (size_t t = 0; t < at_.size(); ++t) body(t);
   }
 
-  void with_model(const wan::TransformerConfig& config, const std::function<void(Forward&)>& body) {
+  void with_weights(const wan::TransformerConfig& config, const std::function<void(const Weights&)>& body) {
     io::Weights::Loading loading;
     loading.memory = pipeline::weight_memory_bytes(settings_.run);
     const int threads = stream_.team().size();
-    const auto weights = wan::TransformerWeights::load(
+    body(wan::TransformerWeights::load(
         config, std::make_shared<const io::Weights>(expert_.weights.source(threads), std::move(loading)), DType::kBF16,
-        settings_.poll, threads);
-    const int64_t tokens = wan::token_grid(config, size_.latent).tokens();
-    with_whole_sequence(config, tokens, DType::kBF16, {}, stream_, [&](attention::ContextAttention& attention) {
+        settings_.poll, threads));
+  }
+
+  void with_forward(const Weights& weights, const attention::Strategy& strategy,
+                    const std::function<void(Forward&)>& body) {
+    const int64_t tokens = wan::token_grid(config_, size_.latent).tokens();
+    with_whole_sequence(config_, tokens, DType::kBF16, strategy, stream_, [&](attention::ContextAttention& attention) {
       wan::Transformer transformer(weights, stream_);
       transformer.prepare(size_.latent, 1, attention);
       inputs_.give(transformer);
-      const Tensor velocity(DType::kBF16, {1, tokens, config.patch_output_dim()});
+      const Tensor velocity(DType::kBF16, {1, tokens, config_.patch_output_dim()});
       Forward forward = [&](size_t at, const AtBlock& at_block) -> const Tensor& {
         if (settings_.poll) settings_.poll();
         const std::vector<float> timestep{static_cast<float>(at_[at].timestep)};
@@ -134,6 +152,10 @@ class Measurement {
       };
       body(forward);
     });
+  }
+
+  double error_of_all(Forward& forward, size_t t) {
+    return distance(forward(t, [](size_t, const TensorView&) {}), exact_[t].velocity);
   }
 
   void record_exact(Forward& forward, size_t t) {
@@ -148,7 +170,7 @@ class Measurement {
   }
 
   void record_int8(Forward& forward, size_t t) {
-    at_[t].all = distance(forward(t, [](size_t, const TensorView&) {}), exact_[t].velocity);
+    at_[t].all = error_of_all(forward, t);
     in_int8_[t].resize(stages_.size());
     forward(t, [&](size_t block, const TensorView& stream) {
       in_int8_[t][block] = copy_of(stream);
@@ -217,7 +239,8 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   Stream stream(comm::process_threads(settings.run.threads));
   const Tensor text = text_of(model, settings, stream);
   int64_t total = 0, done = 0;
-  for (const pipeline::Expert& expert : model.experts) total += settings.timesteps * (expert.config.block_count() + 4);
+  for (const pipeline::Expert& expert : model.experts)
+    total += settings.timesteps * (expert.config.block_count() + 4 + (has_int8_attention() ? 1 : 0));
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };

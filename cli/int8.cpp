@@ -70,8 +70,9 @@ std::string help() {
       "The keys of `zoetrope generate` that say which model it is, prompt, threads, memory and int8_calibration (the "
       "file of\nresults), and:\n{}\n"
       "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). The "
-      "last\nlines say the same of all blocks, and of any small change, because bf16 then rounds otherwise.\n"
-      "dtype=int8 int8_layers=auto chooses blocks by it, within budget=.\n"
+      "last\nlines say the same of all blocks, of attention_dtype=int8, and of any small change, because bf16 then "
+      "rounds "
+      "otherwise.\ndtype=int8 int8_layers=auto chooses blocks by it, within budget=, which attention is part of.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",
@@ -100,6 +101,10 @@ void print_errors(const pipeline::Int8Errors& errors) {
   }
   print("{:>10}", "all");
   for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.all);
+  if (pipeline::int8_attention_error(errors)) {
+    print("\n{:>10}", "attention");
+    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.attention.value());
+  }
   print("\n{:>10}", "rounding");
   for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.rounding);
   print("\n{:>10}  blocks that fit\n", "budget");

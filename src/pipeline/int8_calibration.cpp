@@ -21,16 +21,19 @@ constexpr int64_t kFormat = 1;
 
 double square(double x) { return x * x; }
 
-double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks) {
+double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks, bool attention) {
   double error = 0;
-  for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, blocks));
+  for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, blocks, attention));
   return error;
 }
 
 nlohmann::json to_json(const Int8Errors& errors) {
   nlohmann::json steps = nlohmann::json::array();
-  for (const Int8Errors::At& at : errors.at)
-    steps.push_back({{"timestep", at.timestep}, {"blocks", at.blocks}, {"all", at.all}, {"rounding", at.rounding}});
+  for (const Int8Errors::At& at : errors.at) {
+    nlohmann::json& step = steps.emplace_back(
+        nlohmann::json{{"timestep", at.timestep}, {"blocks", at.blocks}, {"all", at.all}, {"rounding", at.rounding}});
+    if (at.attention) step["attention"] = *at.attention;
+  }
   return {{"weights", errors.weights}, {"name", errors.name}, {"errors", steps}};
 }
 
@@ -42,10 +45,11 @@ Int8Errors parse_errors(const JsonObject& json) {
   Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"), {}};
   for (const JsonObject& step : json.objects("errors")) {
     Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),
-                      step.get<double>("rounding")};
+                      step.get<double>("rounding"), step.find<double>("attention")};
     for (const double error : at.blocks) check_error(error, step.path());
     check_error(at.all, step.path());
     check_error(at.rounding, step.path());
+    check_error(at.attention.value_or(0), step.path());
     if (at.blocks.empty() || (!errors.at.empty() && at.blocks.size() != errors.at.front().blocks.size()))
       fail("{}: has errors of {} blocks", step.path(), at.blocks.size());
     errors.at.push_back(std::move(at));
@@ -56,25 +60,33 @@ Int8Errors parse_errors(const JsonObject& json) {
 
 }  // namespace
 
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks) {
-  if (blocks.empty()) return 0;
-  double added = 0, sum = 0;
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, bool attention) {
+  ZT_CHECK(!attention || at.attention);
+  if (blocks.empty() && !attention) return 0;
+  double added = 0, sum = 0, added_by_attention = 0;
   for (const int64_t block : blocks) added += square(at.blocks.at(static_cast<size_t>(block)));
   for (const double block : at.blocks) sum += square(block);
   const double share = sum > 0 ? std::max(square(at.all) - square(at.rounding), 0.0) / sum : 0;
-  return std::sqrt(square(at.rounding) + share * added);
+  if (attention) added_by_attention = std::max(square(*at.attention) - square(at.rounding), 0.0);
+  return std::sqrt(square(at.rounding) + share * added + added_by_attention);
 }
 
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget) {
+std::optional<double> int8_attention_error(const Int8Errors& errors) {
+  for (const Int8Errors::At& at : errors.at)
+    if (!at.attention) return std::nullopt;
+  return largest(errors, {}, true);
+}
+
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, bool attention) {
   std::vector<int64_t> order(static_cast<size_t>(errors.block_count()));
   std::iota(order.begin(), order.end(), 0);
-  const auto error_of = [&](int64_t block) { return largest(errors, {block}); };
+  const auto error_of = [&](int64_t block) { return largest(errors, {block}, attention); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return error_of(a) < error_of(b); });
   Int8Choice choice;
   for (const int64_t block : order) {
     std::vector<int64_t> more = choice.blocks;
     more.push_back(block);
-    const double error = largest(errors, more);
+    const double error = largest(errors, more, attention);
     if (error > budget) {
       if (choice.blocks.empty()) choice.error = error;
       break;

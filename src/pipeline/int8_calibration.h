@@ -19,26 +19,31 @@ struct Int8Errors {
   std::string name;     // of the model, for people
   struct At {
     double timestep = 0;
-    std::vector<double> blocks;  // what each adds in int8, as TransformerConfig::int8_blocks counts
-    double all = 0;              // of all blocks in int8
-    double rounding = 0;         // of any small change: what follows is rounded to bf16 otherwise
+    std::vector<double> blocks;            // what each adds in int8, as TransformerConfig::int8_blocks counts
+    double all = 0;                        // of all blocks in int8
+    double rounding = 0;                   // of any small change: what follows is rounded to bf16 otherwise
+    std::optional<double> attention = {};  // of attention_dtype=int8; nothing where the CPU had none
   };
   std::vector<At> at;
 
   int64_t block_count() const { return at.empty() ? 0 : static_cast<int64_t>(at.front().blocks.size()); }
 };
 
-// The error of the velocity with a set of blocks in int8. Errors of blocks are independent, so their squares add up:
-//   error² = rounding² + share · Σ block²,
+// The error of the velocity with a set of blocks in int8, and with attention in int8 where that is measured. Errors of
+// blocks are independent, so their squares add up:
+//   error² = rounding² + share · Σ block² + (attention² − rounding²),
 // where `share` makes it `all` for all blocks, which is measured: errors that agree or cancel out are counted so.
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks);
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, bool attention = false);
 
 struct Int8Choice {
   std::vector<int64_t> blocks;  // ascending; empty where not even one fits
   double error = 0;             // predicted, the largest of the timesteps; of one block where none fits
 };
-// As many blocks as the budget allows at every timestep, those with the smallest errors.
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget);
+// As many blocks as the budget allows at every timestep, those with the smallest errors. `attention`: its error is
+// within the budget, too.
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, bool attention = false);
+// Of attention in int8 alone, the largest of the timesteps; nothing where it was not measured.
+std::optional<double> int8_attention_error(const Int8Errors& errors);
 
 // "1-7,9,11-28", as the key int8_layers takes it.
 std::string block_ranges(const std::vector<int64_t>& blocks);

@@ -66,6 +66,23 @@ TEST(Int8Calibration, ChoosesTheLeastErrorsWithinTheBudget) {
   EXPECT_THAT(choose_int8_blocks(errors, 0.0037).blocks, ElementsAre(2, 3));
 }
 
+TEST(Int8Calibration, AttentionIsPartOfTheBudget) {
+  Int8Errors errors = apart();
+  EXPECT_FALSE(int8_attention_error(errors));
+  errors.at[0].rounding = 0.001;
+  errors.at[0].all = root({errors.at[0].all, 0.001});
+  errors.at[0].attention = root({0.002, 0.001});
+  EXPECT_NEAR(int8_attention_error(errors).value(), root({0.002, 0.001}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {2}, true), root({0.001, 0.002, 0.002}), 1e-12);
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, false).blocks, ElementsAre(1, 2));
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, true).blocks, ElementsAre(1));
+  const Int8Choice none = choose_int8_blocks(errors, 0.0023, true);
+  EXPECT_TRUE(none.blocks.empty());
+  EXPECT_NEAR(none.error, root({0.001, 0.001, 0.002}), 1e-12);
+  errors.at.push_back(apart().at[0]);  // not measured at one timestep: not known
+  EXPECT_FALSE(int8_attention_error(errors));
+}
+
 TEST(Int8Calibration, NamesRanges) {
   EXPECT_EQ(block_ranges({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
   EXPECT_EQ(block_ranges({5}), "5");
@@ -83,6 +100,7 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   file.remember(other);
   first.at[0].blocks[0] = 0.25;
   first.at[0].rounding = 0.125;
+  first.at[0].attention = 0.5;
   file.remember(first);
   EXPECT_EQ(file.entries().size(), 2U);
   const std::optional<Int8Errors> found = file.find("0123");
@@ -92,6 +110,7 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   EXPECT_EQ(found->at[0].blocks, first.at[0].blocks);
   EXPECT_EQ(found->at[0].all, first.at[0].all);
   EXPECT_EQ(found->at[0].rounding, first.at[0].rounding);
+  EXPECT_EQ(found->at[0].attention, first.at[0].attention);
   EXPECT_FALSE(file.find("89ab"));
 }
 

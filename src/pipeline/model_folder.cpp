@@ -324,8 +324,23 @@ std::string at_least(double error) {
   return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
 }
 
-// The blocks of int8_layers=auto.
-void choose_int8(const GenerateOptions& options, ModelFolder& model) {
+// What `zoetrope int8` measured of an expert. `key`: what asks for it.
+Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model, size_t expert, std::string_view key) {
+  const std::optional<Int8Errors> errors = file.find(transformer_identity(model, expert));
+  if (!errors || errors->block_count() != model.experts[expert].config.block_count())
+    fail(
+        "{}: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same model, LoRA files and "
+        "strengths{}",
+        key, file.file().empty() ? "there is no cache folder, which" : file.file().string(),
+        expert_name(static_cast<int>(expert)), model.folder.string(),
+        key == "int8_layers=auto" ? ", or set int8_layers=inner" : "");
+  return *errors;
+}
+
+// The blocks of int8_layers=auto, and what they and int8 attention spend of the budget.
+void spend_budget(const GenerateOptions& options, ModelFolder& model) {
+  const bool attention = options.strategy.attention_dtype == attention::AttentionDtype::kInt8;
+  const bool blocks = options.dtype == DType::kI8;
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
   std::error_code error;
@@ -335,18 +350,29 @@ void choose_int8(const GenerateOptions& options, ModelFolder& model) {
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Expert& expert = model.experts[i];
     const char* name = expert_name(static_cast<int>(i));
-    const std::optional<Int8Errors> errors = file.find(transformer_identity(model, i));
-    if (!errors || errors->block_count() != expert.config.block_count())
-      fail(
-          "int8_layers=auto: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same "
-          "model, LoRA files and strengths, or set int8_layers=inner",
-          file.file().empty() ? "there is no cache folder, which" : file.file().string(), name, model.folder.string());
-    const Int8Choice choice = choose_int8_blocks(*errors, budget);
+    const Int8Errors errors =
+        measured_errors(file, model, i, blocks ? "int8_layers=auto" : "attention_dtype=int8 with a budget");
+    if (attention) {
+      expert.int8_error = int8_attention_error(errors);
+      if (!expert.int8_error)
+        fail(
+            "attention_dtype=int8: {} has no error of it, because the {} was measured by an older version or where the "
+            "CPU has none; measure it here with `zoetrope int8`, or leave it out",
+            file.file().string(), name);
+      if (*expert.int8_error > budget)
+        fail(
+            "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to "
+            "that, "
+            "or leave it out",
+            budget, name, at_least(*expert.int8_error), file.file().string());
+    }
+    if (!blocks) continue;
+    const Int8Choice choice = choose_int8_blocks(errors, budget, attention);
     if (choice.blocks.empty())
       fail(
-          "budget={}: one block of the {} in int8 alone changes the velocity by {}, by {}; set the budget to that, or "
+          "budget={}: one block of the {} in int8{} changes the velocity by {}, by {}; set the budget to that, or "
           "dtype=bf16",
-          budget, name, at_least(choice.error), file.file().string());
+          budget, name, attention ? " and attention in int8" : " alone", at_least(choice.error), file.file().string());
     expert.config.int8_blocks = choice.blocks;
     expert.int8_error = choice.error;
   }
@@ -360,9 +386,11 @@ void ModelFolder::use(const GenerateOptions& options) {
   if (options.dtype == DType::kI8) {
     if (kernels::packed_layouts(DType::kI8).empty())
       fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
-    if (options.int8_layers == kChosenLayers) choose_int8(options, *this);
-    else use_int8_layers(options.int8_layers, *this);
+    if (options.int8_layers != kChosenLayers) use_int8_layers(options.int8_layers, *this);
   }
+  const bool chosen = options.dtype == DType::kI8 && options.int8_layers == kChosenLayers;
+  const bool attention = options.strategy.attention_dtype == attention::AttentionDtype::kInt8;
+  if (chosen || (options.budget && attention)) spend_budget(options, *this);
   check_weight_memory(options, *this);
 }
 

@@ -71,7 +71,8 @@ struct Expert {
   ComponentWeights weights;
   int64_t layers_of_model = 0;         // at least config.num_layers
   std::vector<lora::Lora> loras = {};  // merged into the weights
-  // With int8_layers=auto: what its blocks in int8 are predicted to change the velocity by, relative L2.
+  // With int8_layers=auto or a budget: what its blocks and attention in int8 are predicted to change the velocity by,
+  // relative L2.
   std::optional<double> int8_error = {};
 
   std::string layers_text() const;  // "40 layers", "2 of 40 layers"
