@@ -279,7 +279,7 @@ Section AttentionBench::section() {
       "{} tokens, {} heads of {}, {}. flash is one rank with the threads of all, so that every strategy uses the same "
       "cores. 'of peak' is the median of 4·S·S·D·H·B operations per second, relative to the peak of the kernel's "
       "instruction set, measured on all ranks at once before and after each repeat for as long as the repeat, at most "
-      "{:.0f} s; with attention_dtype=int8 that of bf16, of which 133 % are possible. 'sent' is the sum over ranks; "
+      "{:.0f} s. 'sent' is the sum over ranks; "
       "'wait' is the time of the rank that waited longest for others, and 'not "
       "hidden' its share of the time. With more ranks than cores a rank also waits for others to compute.",
       settings_.tokens, settings_.heads, settings_.head_dim, dtype_ == DType::kBF16 ? "bf16" : "f32",

@@ -54,7 +54,7 @@ struct Problem {
   bool log_sum_exp = false;  // run() writes the log-sum-exp too
 };
 
-// What queries and keys are multiplied in.
+// What both products of self-attention are multiplied in.
 enum class AttentionDtype : uint8_t {
   kAsComputed,  // the problem's dtype
   kInt8,        // of BF16 problems, both products, but for heads where it is too coarse
@@ -152,7 +152,7 @@ struct Counters {
   int64_t tiles_fixed = 0;
   int64_t tiles_online = 0;
   // attention_dtype=int8: heads × blocks of keys by what multiplied them, the problem's dtype where int8 would have
-  // moved weights too far, and the largest relative L2 by which it moved those of a sample.
+  // moved o too far, and the largest relative L2 by which it moved that of a sample.
   int64_t heads_int8 = 0;
   int64_t heads_as_computed = 0;
   double int8_error = 0;

@@ -187,8 +187,7 @@ class Int8Tile {
       scale_scores<kBias>(sums, first + panel, row0, valid, scored);
       const __m128 scale = kBias ? _mm_set1_ps(1) : _mm_loadu_ps(t_.q_scales + row0);
       const __m128 largest = _mm_mul_ps(maxima<kPartial>(scored.scores, valid), scale);
-      // Of two operands of which one is NaN, maxima are the second: a NaN stays one in the factors and the sums, but no
-      // reference becomes one.
+      // A NaN stays one in the factors and the sums, but no reference becomes one.
       const __m128 lowest = _mm_set1_ps(kReferenceLowest), top = _mm_max_ps(lowest, largest);
       _mm_storeu_ps(top_of + row0, top);
       if (reference) {
@@ -286,13 +285,16 @@ class Int8Tile {
     }
   }
 
-  // score·scale + bias·log₂e, in place.
+  // score·scale + bias·log₂e, in place; all NaN where a bias is, which a byte could not say.
   ZT_FLASH_INLINE void add_bias(Vec (&score)[kVectors], Vec scale, int64_t row, int64_t key, int64_t valid) const {
     const float* bias = t_.bias + (row < t_.rows ? row : t_.rows - 1) * t_.bias_stride;
     alignas(64) float of_panel[kPanelKeys];
+    bool nan = false;
     for (int64_t j = 0; j < kPanelKeys; ++j) {
       of_panel[j] = j >= valid ? 0.0f : bias[t_.key_index == nullptr ? key + j : t_.key_index[key + j]];
+      nan = nan || of_panel[j] != of_panel[j];
     }
+    if (nan) scale = Isa::set1(std::numeric_limits<float>::quiet_NaN());
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const Vec addend = Isa::mul(Isa::load(of_panel + v * kLanes), Isa::set1(kFloatLog2E));
@@ -300,7 +302,8 @@ class Int8Tile {
     }
   }
 
-  // The largest score of each row. NaN where all of a row are; a panel with a NaN key has no others.
+  // The largest score of each row. NaN where all that exist are, as in a panel with a NaN key: of two operands of which
+  // one is NaN, maxima are the second, so that is always the one with the lower lanes, and lane 0 exists.
   template <bool kPartial>
   static ZT_FLASH_INLINE __m128 maxima(const Vec (&score)[kRows][kVectors], int64_t valid) {
     Vec top[kRows];
@@ -312,16 +315,16 @@ class Int8Tile {
         of[v] = kPartial ? Isa::keep_lanes(score[r][v], static_cast<int>(valid - v * kLanes), kReferenceNoKeys)
                          : score[r][v];
       }
-      top[r] = Isa::max(Isa::max(of[0], of[1]), Isa::max(of[2], of[3]));
+      top[r] = Isa::max(Isa::max(of[3], of[2]), Isa::max(of[1], of[0]));
     }
     // Rows next to each other in each 128 bits, then the four of them.
-    const Vec of01 = Isa::max(_mm512_unpacklo_ps(top[0], top[1]), _mm512_unpackhi_ps(top[0], top[1]));
-    const Vec of23 = Isa::max(_mm512_unpacklo_ps(top[2], top[3]), _mm512_unpackhi_ps(top[2], top[3]));
+    const Vec of01 = Isa::max(_mm512_unpackhi_ps(top[0], top[1]), _mm512_unpacklo_ps(top[0], top[1]));
+    const Vec of23 = Isa::max(_mm512_unpackhi_ps(top[2], top[3]), _mm512_unpacklo_ps(top[2], top[3]));
     const __m512d low = _mm512_castps_pd(of01), high = _mm512_castps_pd(of23);
     const Vec all =
-        Isa::max(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-    return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+        Isa::max(_mm512_castpd_ps(_mm512_unpackhi_pd(low, high)), _mm512_castpd_ps(_mm512_unpacklo_pd(low, high)));
+    const __m256 half = _mm256_max_ps(_mm512_extractf32x8_ps(all, 1), _mm512_castps512_ps256(all));
+    return _mm_max_ps(_mm256_extractf128_ps(half, 1), _mm256_castps256_ps128(half));
   }
 
   // 2^(top − m)/255 of four rows, times two to their exponent.
@@ -509,7 +512,7 @@ class Int8Tile {
   const int64_t key_tile_;
   const int64_t weight_stride_;
   const int64_t steps_;        // products of a score
-  const int64_t padded_rows_;  // whole register blocks; rows beyond the tile repeat the last one and are never stored
+  const int64_t padded_rows_;  // whole register blocks; rows beyond the tile are those behind it, and never stored
   const int64_t vectors_;      // of D
   uint8_t* weights_;           // of the key tile at hand, each panel in the order of int8_step_key()
   float* tops_;                // [panel][rows]: the largest score of each, to base 2

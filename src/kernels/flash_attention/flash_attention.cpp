@@ -13,8 +13,6 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 1024;
-
 // Fastest first, where all instructions are as fast as they could be; see fastest().
 constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
     {"avx512_int8", avx512_int8_refusal, make_avx512_int8_kernel},
@@ -39,8 +37,8 @@ void validate(const FlashProblem& p) {
   if (p.dtype != DType::kF32 && p.dtype != DType::kBF16) {
     fail("flash attention: dtype {} is not supported; F32 and BF16 are", dtype_name(p.dtype));
   }
-  if (p.head_dim < 1 || p.head_dim > kMaxHeadDim) {
-    fail("flash attention: head_dim is {}, but must be in [1, {}]", p.head_dim, kMaxHeadDim);
+  if (p.head_dim < 1 || p.head_dim > kMostHeadDim) {
+    fail("flash attention: head_dim is {}, but must be in [1, {}]", p.head_dim, kMostHeadDim);
   }
   if (p.batch < 0 || p.heads < 0 || p.query_tokens < 0 || p.key_tokens < 0) {
     fail("flash attention: negative size in batch {}, heads {}, query_tokens {}, key_tokens {}", p.batch, p.heads,

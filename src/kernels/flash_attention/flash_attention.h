@@ -6,7 +6,8 @@
 //
 // Optional output log_sum_exp [B, Sq, H] F32, any strides: ln Σ exp(scale·q·k + bias) over the valid keys, −∞ without
 // one, not finite where a score is NaN or +∞. Implementations that round weights to bf16 sum the rounded ones, so that
-// o is a weighted mean exactly: the sum is off by at most 2^-8 of itself, and its logarithm by as much.
+// o is a weighted mean exactly: the sum is off by at most 2^-8 of itself, and its logarithm by as much. In int8,
+// weights below 1/510 of the largest of a row and 64 keys become 0, so that the sum may lack 64/510 of itself.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +37,21 @@ struct TileSizes {
   friend bool operator==(const TileSizes&, const TileSizes&) = default;
 };
 
+inline constexpr int64_t kMostHeadDim = 1024;
+
 struct FlashProblem {
   int64_t batch = 1;
   int64_t query_tokens = 0;  // rows of the state
   int64_t key_tokens = 0;    // the most keys one accumulate() brings
   int64_t heads = 1;
-  int64_t head_dim = 0;       // ≤ 1024
+  int64_t head_dim = 0;       // ≤ kMostHeadDim
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
   bool bias = false;  // additive, float32; not with kFixedMax
   bool int8 = false;  // both products are int8 (int8_attention.h); BF16 only
-  // Of a head in a block: where int8 moves o of a sample by more (relative L2), it is multiplied as without int8.
+  // Of a head in a block: where int8 moves o of a sample by more (relative L2), its products are those of BF16.
+  // Infinite: all heads are multiplied in int8.
   float int8_limit = 0.05f;
   std::string implementation;  // empty: the fastest that can
   Softmax softmax = Softmax::kOnline;

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
+#include <new>
 #include <span>
 
 #include "base/index_range.h"
@@ -113,8 +113,8 @@ void prefetch_row(const PackSource& source, int64_t row) {
 }  // namespace
 
 Int8Row int8_row(const BFloat16* x, const float* mean, int64_t head_dim, int8_t* to) {
-  alignas(32) float row[kMostScoreTerms];
-  const int64_t block = rotated_block(head_dim);
+  alignas(32) float row[kMostHeadDim];
+  const int64_t block = rotation_size(head_dim);
   for (int64_t i = 0; i < head_dim; i += kWidth) {
     const int64_t n = std::min(kWidth, head_dim - i);
     Floats value = n == kWidth ? simd::load(x + i) : simd::load(x + i, n);
@@ -129,7 +129,7 @@ Int8Row int8_row(const BFloat16* x, const float* mean, int64_t head_dim, int8_t*
   }
   const Int8Scale scale = int8_scale(most);
   const Floats factor = simd::set(scale.factor);
-  alignas(32) int8_t bytes[kMostScoreTerms];
+  alignas(32) int8_t bytes[kMostHeadDim];
   __m256i sums = _mm256_setzero_si256();
   for (int64_t i = 0; i < head_dim; i += kWidth) {
     sums = _mm256_add_epi32(sums, rounded(simd::load(row + i) * factor, bytes + i));
@@ -157,7 +157,7 @@ float mean_product(const BFloat16* q, const float* mean, int64_t head_dim) {
 void pack_int8_keys(const TileShape& shape, const PackSource& source, const float* mean, int64_t tile, void* packed) {
   const int64_t begin = tile * shape.key_tile, end = std::min(begin + shape.key_tile, source.count);
   const int64_t steps = shape.steps(source.head_dim);
-  alignas(32) int8_t bytes[kMostScoreTerms];
+  alignas(32) int8_t bytes[kMostHeadDim];
   for (int64_t panel = begin; panel < end; panel += shape.panel_keys) {
     auto* const words = reinterpret_cast<uint32_t*>(static_cast<char*>(packed) + panel * int8_key_bytes(steps));
     auto* const scales = reinterpret_cast<float*>(words + steps * shape.panel_keys);
@@ -233,13 +233,13 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
   const int64_t channels = round_up(source.head_dim, shape.lanes);
   char* const to = static_cast<char*>(packed) + tile * int8_value_tile_bytes(shape.key_tile, channels);
   auto* const scales = reinterpret_cast<float*>(to);
-  alignas(32) float factors[kMostScoreTerms];
+  alignas(32) float factors[kMostHeadDim];
   const Int8Channels of{scales, scales + channels, factors};
   measure_int8_channels(source, begin, end, shape.lanes, of);
   const int64_t key_panels = ceil_div(end - begin, shape.panel_keys), steps = shape.panel_keys / shape.pair;
   const ValuePanels panels(source.head_dim, shape);
   char* const words = to + int8_value_scale_bytes(channels);
-  alignas(32) int8_t rows[4][kMostScoreTerms] = {};
+  alignas(32) int8_t rows[4][kMostHeadDim] = {};
   for (int64_t i = 0; i < key_panels * steps; ++i) {
     const int64_t first = begin + i / steps * shape.panel_keys + int8_step_key(i % steps);
     for (int64_t j = 0; j < 4; ++j) {
@@ -261,7 +261,7 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
 
 void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,
                        int64_t begin, int64_t rows, const Int8Queries& to) {
-  const float factor = std::abs(scale_log2e) / static_cast<float>(rotated_block(source.head_dim));
+  const float factor = std::abs(scale_log2e) / static_cast<float>(rotation_size(source.head_dim));
   const int64_t bytes = int8_row_bytes(source.head_dim);
   for (int64_t i = 0; i < rows; ++i) {
     const BFloat16* q = row_of(source, begin + i);
@@ -274,7 +274,9 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
     }
     to.scales[i] = row.scale * factor;
     to.corrections[i] = -128 * row.sum;
-    to.offsets[i] = mean_product(q, mean, source.head_dim) * scale_log2e;
+    // An infinite one would look like a row that has seen no key.
+    const float offset = mean_product(q, mean, source.head_dim) * scale_log2e;
+    to.offsets[i] = std::isfinite(row.scale * offset) ? offset : std::numeric_limits<float>::quiet_NaN();
   }
   for (int64_t i = rows; i < round_up(rows, shape.query_rows); ++i) {
     to.scales[i] = to.scales[rows - 1];
@@ -283,39 +285,48 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
   }
 }
 
+namespace {
+
+constexpr int64_t kSampleRows = 8, kMostSampleKeys = 256, kFewestSampleKeys = 16, kSampleShare = 8;
+
+struct SampleRow {
+  const BFloat16* q;
+  int8_t values[kMostHeadDim];
+  float scale, offset;
+  float exact[kMostSampleKeys], rounded[kMostSampleKeys];  // scores to base 2, then weights
+  alignas(32) float o[kMostHeadDim], rounded_o[kMostHeadDim];
+};
+
+}  // namespace
+
+int64_t int8_sample_bytes() { return kSampleRows * int64_t{sizeof(SampleRow)}; }
+
 double int8_output_error(const PackSource& queries, const PackSource& keys, const PackSource& values, const float* mean,
-                         float scale_log2e) {
-  constexpr int64_t kRows = 8, kMostKeys = 256, kFewestKeys = 16, kShare = 8;
-  const int64_t head_dim = queries.head_dim, rows = std::min(kRows, queries.count);
-  const int64_t count = std::min(keys.count, std::clamp(keys.count / kShare, kFewestKeys, kMostKeys));
+                         float scale_log2e, void* scratch) {
+  const int64_t head_dim = queries.head_dim, rows = std::min(kSampleRows, queries.count);
+  const int64_t count = std::min(keys.count, std::clamp(keys.count / kSampleShare, kFewestSampleKeys, kMostSampleKeys));
   if (rows == 0 || count == 0) return 0;
   // The middle of each of `n` equal parts of `all`.
   const auto at = [](int64_t i, int64_t n, int64_t all) { return (2 * i + 1) * all / (2 * n); };
-  struct Row {
-    const BFloat16* q;
-    int8_t values[kMostScoreTerms];
-    float scale, offset;
-    float exact[kMostKeys], rounded[kMostKeys];  // scores to base 2, then weights
-    alignas(32) float o[kMostScoreTerms], rounded_o[kMostScoreTerms];
-  };
-  const auto sample = std::make_unique<Row[]>(static_cast<size_t>(rows));
-  const std::span<Row> all(sample.get(), static_cast<size_t>(rows));
+  const std::span<SampleRow> sample(new (scratch) SampleRow[kSampleRows], static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) {
-    Row& row = sample[static_cast<size_t>(i)];
+    SampleRow& row = sample[static_cast<size_t>(i)];
     row.q = row_of(queries, at(i, rows, queries.count));
-    row.scale = int8_row(row.q, nullptr, head_dim, row.values).scale / static_cast<float>(rotated_block(head_dim));
+    row.scale = int8_row(row.q, nullptr, head_dim, row.values).scale / static_cast<float>(rotation_size(head_dim));
     row.offset = mean_product(row.q, mean, head_dim);
+    std::fill(row.o, row.o + round_up(head_dim, kWidth), 0.0f);
+    std::fill(row.rounded_o, row.rounded_o + round_up(head_dim, kWidth), 0.0f);
   }
-  alignas(32) float key[kMostScoreTerms];
-  int8_t bytes[kMostScoreTerms];
-  int32_t index[kMostKeys];
+  alignas(32) float key[kMostHeadDim];
+  int8_t bytes[kMostHeadDim];
+  int32_t index[kMostSampleKeys];
   for (int64_t j = 0; j < count; ++j) {
     const int64_t sampled = at(j, count, keys.count);
     index[j] = keys.index == nullptr ? static_cast<int32_t>(sampled) : keys.index[sampled];
     const BFloat16* k = row_of(keys, sampled);
     for (int64_t d = 0; d < head_dim; ++d) key[d] = to_float(k[d]);
     const float scale = int8_row(k, mean, head_dim, bytes).scale;
-    for (Row& row : all) {
+    for (SampleRow& row : sample) {
       int32_t sum = 0;
       for (int64_t d = 0; d < head_dim; ++d) sum += int32_t{row.values[d]} * int32_t{bytes[d]};
       row.exact[j] = mean_product(row.q, key, head_dim) * scale_log2e;
@@ -338,14 +349,14 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
     }
     for (int64_t j = 0; j < count; ++j) scores[j] /= static_cast<float>(sum);
   };
-  for (Row& row : all) {
+  for (SampleRow& row : sample) {
     weigh(row.exact, false);
     weigh(row.rounded, true);
   }
   const PackSource sampled{values.data, values.stride, values.dtype, index, count, head_dim};
-  alignas(32) float scales[kMostScoreTerms], centers[kMostScoreTerms], factors[kMostScoreTerms];
+  alignas(32) float scales[kMostHeadDim], centers[kMostHeadDim], factors[kMostHeadDim];
   measure_int8_channels(sampled, 0, count, kWidth, {scales, centers, factors});
-  alignas(32) float value[kMostScoreTerms] = {}, rounded_value[kMostScoreTerms] = {};
+  alignas(32) float value[kMostHeadDim] = {}, rounded_value[kMostHeadDim] = {};
   for (int64_t j = 0; j < count; ++j) {
     const BFloat16* v = row_of(sampled, j);
     int8_value_row(v, {scales, centers, factors}, head_dim, bytes);
@@ -353,7 +364,7 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
       value[d] = to_float(v[d]);
       rounded_value[d] = centers[d] + scales[d] * static_cast<float>(bytes[d]);
     }
-    for (Row& row : all) {
+    for (SampleRow& row : sample) {
       const Floats weight = simd::set(row.exact[j]), byte = simd::set(row.rounded[j]);
       for (int64_t d = 0; d < head_dim; d += kWidth) {
         simd::store(row.o + d, simd::fma(simd::load(value + d), weight, simd::load(row.o + d)));
@@ -362,7 +373,7 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
     }
   }
   double errors = 0;
-  for (const Row& row : all) {
+  for (const SampleRow& row : sample) {
     double error = 0, norm = 0;
     for (int64_t d = 0; d < head_dim; ++d) {
       const double exact = static_cast<double>(row.o[d]), off = static_cast<double>(row.rounded_o[d]) - exact;
@@ -375,7 +386,7 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
 }
 
 bool Int8Heads::take(double error) {
-  if (!(error <= limit_)) {
+  if (std::isfinite(limit_) && !(error <= limit_)) {
     ++counts_.bf16_heads;
     return false;
   }
@@ -384,7 +395,7 @@ bool Int8Heads::take(double error) {
   return true;
 }
 
-void Int8Heads::add_to(TileCounts& counts) const {
+void Int8Heads::store_in(TileCounts& counts) const {
   counts.int8_heads = counts_.int8_heads;
   counts.bf16_heads = counts_.bf16_heads;
   counts.int8_error = counts_.int8_error;

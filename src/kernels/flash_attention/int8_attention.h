@@ -32,14 +32,12 @@
 
 namespace zoetrope::kernels {
 
-inline constexpr int64_t kMostScoreTerms = 1024;  // the largest head_dim
-
-inline int64_t rotated_block(int64_t head_dim) { return head_dim & -head_dim; }
+inline int64_t rotation_size(int64_t head_dim) { return head_dim & -head_dim; }
 // Of a row as it is stored: a dot product takes four.
 inline int64_t int8_row_bytes(int64_t head_dim) { return (head_dim + 3) / 4 * 4; }
 
 struct Int8Row {
-  float scale;  // of the rotated row, see rotated_block()
+  float scale;  // of the rotated row, see rotation_size()
   int32_t sum;  // of its int8 values
 };
 
@@ -49,7 +47,7 @@ Int8Row int8_row(const BFloat16* x, const float* mean, int64_t head_dim, int8_t*
 float mean_product(const BFloat16* q, const float* mean, int64_t head_dim);
 
 // The part of a head's packed keys that belongs to a key tile (int8_panel.h). Where a key of a panel is not finite, all
-// its scales are NaN: that key spoils all rows as it is.
+// its scales are NaN: that key spoils all rows, and a byte could not say it.
 void pack_int8_keys(const TileShape& shape, const PackSource& source, const float* mean, int64_t tile, void* packed);
 
 // The middle of the range of each channel, its scale and what it is multiplied by to be rounded.
@@ -77,10 +75,11 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
                        int64_t begin, int64_t rows, const Int8Queries& to);
 
 // By how much int8 moves o: relative L2, of a few rows of a head's queries and an eighth of its keys and values, at
-// least 16 and at most 256, both evenly spaced. NaN where something is not finite. It costs 1 % of a head of 1 560
-// tokens, less of longer ones.
+// least 16 and at most 256, both evenly spaced; biases are left out. NaN where something is not finite. It costs 1 % of
+// a head of 1 560 tokens, less of longer ones. `scratch` has int8_sample_bytes(), 64-byte aligned.
 double int8_output_error(const PackSource& queries, const PackSource& keys, const PackSource& values, const float* mean,
-                         float scale_log2e);
+                         float scale_log2e, void* scratch);
+int64_t int8_sample_bytes();
 
 // What becomes of the heads of a block, one after another.
 class Int8Heads {
@@ -88,7 +87,7 @@ class Int8Heads {
   explicit Int8Heads(const FlashProblem& problem) : limit_(problem.int8_limit) {}
   // Whether a head with this error is multiplied in int8.
   bool take(double error);
-  void add_to(TileCounts& counts) const;
+  void store_in(TileCounts& counts) const;
 
  private:
   double limit_;

@@ -151,6 +151,7 @@ class ScalarKernel final : public FlashKernel {
     const int64_t padded = round_up(head_dim, kInt8ValueLanes);
     const Int8Channels channels{floats(padded), floats(padded), floats(padded)};
     std::vector<int8_t> rounded(static_cast<size_t>(padded));
+    void* const sample = allocate(int8_sample_bytes());
     const Mask mask(problem_, block);
     Int8Heads taken(problem_);
     std::vector<int32_t> valid;
@@ -166,9 +167,10 @@ class ScalarKernel final : public FlashKernel {
       const PackSource selected_keys = source(block.k, valid.data(), count),
                        selected_values = source(block.v, valid.data(), count);
       int8.heads[head] =
-          count > 0 && taken.take(int8_output_error(source(q, nullptr, problem_.query_tokens), selected_keys,
-                                                    selected_values, mean(int8, b, h),
-                                                    static_cast<float>(static_cast<double>(problem_.scale) * kLog2E)));
+          count > 0 && taken.take(int8_output_error(
+                           source(q, nullptr, problem_.query_tokens), selected_keys, selected_values, mean(int8, b, h),
+                           static_cast<float>(static_cast<double>(problem_.scale) * kLog2E), sample));
+      if (!int8.heads[head]) continue;
       for (int64_t j = 0; j < count; ++j) {
         const int64_t row = head * keys + j;
         if (j % key_tile == 0)
@@ -183,7 +185,7 @@ class ScalarKernel final : public FlashKernel {
               channels.centers[d] + channels.scales[d] * static_cast<float>(rounded[static_cast<size_t>(d)]);
       }
     }
-    taken.add_to(counts);
+    taken.store_in(counts);
     return int8;
   }
   // Keys whose values have one scale, as in the implementation that is read against this one.
@@ -207,7 +209,7 @@ class ScalarKernel final : public FlashKernel {
 
   // A query in int8, and its product with the mean key.
   struct Int8Query {
-    int8_t values[kMostScoreTerms];
+    int8_t values[kMostHeadDim];
     double scale = 0, offset = 0;
   };
   double product(const Int8Query& query, const Int8& int8, int64_t row) const {
@@ -299,7 +301,7 @@ class ScalarKernel final : public FlashKernel {
     const int64_t keys = block.k.extent(1), first_row = (b * problem_.heads + h) * keys, head_dim = problem_.head_dim;
     Int8Query int8_query;
     const Int8Row quantised = int8_row(query, nullptr, head_dim, int8_query.values);
-    int8_query.scale = static_cast<double>(quantised.scale) / static_cast<double>(rotated_block(head_dim));
+    int8_query.scale = static_cast<double>(quantised.scale) / static_cast<double>(rotation_size(head_dim));
     int8_query.offset = static_cast<double>(mean_product(query, mean(int8, b, h), head_dim));
     std::vector<double> scores;
     for (int64_t j = 0; j < keys; ++j) {

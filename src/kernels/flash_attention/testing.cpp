@@ -173,6 +173,8 @@ void Case::fold(const std::vector<IndexRange>& blocks, int threads) {
     const TileCounts one = attention.accumulate(stream, *state, q, block(keys));
     counts.fixed += one.fixed;
     counts.online += one.online;
+    counts.int8_heads += one.int8_heads;
+    counts.bf16_heads += one.bf16_heads;
   }
   attention.finish(stream, *state, o);
 }

@@ -7,7 +7,7 @@
 // Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
 //                beyond the last key and beyond D.
 // `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32. In int8
-// it is 4, and scales are packed as well (int8_attention.h).
+// it is 4, and scales are packed as well (int8_panel.h).
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ struct TileTask {
   const void* values;  // packed
   int64_t key_count;   // ≥ 1 valid keys
   int64_t key_tile;
-  int64_t weight_rows;  // of scratch.weights
+  int64_t weight_rows;  // of scratch.weights and scratch.panels
   float scale_log2e;
   TileSoftmax softmax;
   const float* exponent;     // [rows], whole numbers (kFixedExponent)

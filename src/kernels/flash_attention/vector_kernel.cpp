@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
@@ -55,9 +56,12 @@ class VectorKernel final : public FlashKernel {
         tile_{with_tile_sizes(kernel.shape, problem.tiles), kernel.fold},
         heads_(problem.batch * problem.heads),
         scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {
+    gate_rows_ = gate_rows(tile_.shape);
     if (int8 == nullptr) return;
+    // Tiles have the same rows, and rows that are gated together begin a register block in both.
     int8_ = {with_tile_sizes(int8->shape, problem.tiles), int8->fold};
-    int8_.shape.query_tile = round_up(tile_.shape.query_tile, int8_.shape.query_rows);  // tiles have the same rows
+    gate_rows_ = round_up(kGateRows, std::lcm(tile_.shape.query_rows, int8_.shape.query_rows));
+    tile_.shape.query_tile = int8_.shape.query_tile = round_up(tile_.shape.query_tile, gate_rows_);
   }
 
   TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
@@ -125,15 +129,18 @@ class VectorKernel final : public FlashKernel {
     call.means = means_of(stream, problem_, call.block);
     auto* const errors = reinterpret_cast<double*>(allocate(stream.scratch(), heads_ * int64_t{sizeof(double)}));
     auto* const int8 = reinterpret_cast<bool*>(allocate(stream.scratch(), heads_));
-    stream.team().parallel_for(heads_, 1, [&](IndexRange range, int) {
+    const int64_t sample_bytes = round_up(int8_sample_bytes(), 64);
+    char* const samples = allocate(stream.scratch(), stream.team().size() * sample_bytes);
+    stream.team().parallel_for(heads_, 1, [&](IndexRange range, int thread) {
       for (int64_t head = range.begin; head < range.end; ++head)
-        errors[head] = int8_output_error(queries(call, head), source(call, call.block.k, head),
-                                         source(call, call.block.v, head), mean_of(call, head), scale_log2e_);
+        errors[head] =
+            int8_output_error(queries(call, head), source(call, call.block.k, head), source(call, call.block.v, head),
+                              mean_of(call, head), scale_log2e_, samples + thread * sample_bytes);
     });
     Int8Heads heads(problem_);
     for (int64_t head = 0; head < heads_; ++head)
       int8[head] = call.selections[head / problem_.heads].count > 0 && heads.take(errors[head]);
-    heads.add_to(counts);
+    heads.store_in(counts);
     call.int8 = int8;
   }
   const TileKernel& tile_of(const Call& call, int64_t head) const {
@@ -143,7 +150,7 @@ class VectorKernel final : public FlashKernel {
   int64_t groups_with_keys(const Selection* selections) const {
     int64_t groups = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) {
-      if (selections[b].count > 0) groups += problem_.heads * ceil_div(problem_.query_tokens, gate_rows(tile_.shape));
+      if (selections[b].count > 0) groups += problem_.heads * ceil_div(problem_.query_tokens, gate_rows_);
     }
     return groups;
   }
@@ -186,7 +193,7 @@ class VectorKernel final : public FlashKernel {
       if (group % threads != 0) tiles = std::max(tiles, std::min(round_up(tiles, threads), rows / kMinTileRows));
     }
     // Rows that are gated together stay together, however many threads there are.
-    const int64_t unit = fixed_max() ? gate_rows(tile_.shape) : tile_.shape.query_rows;
+    const int64_t unit = fixed_max() ? gate_rows_ : tile_.shape.query_rows;
     const int64_t tile_rows = round_up(ceil_div(rows, tiles), unit);
     return {group, ceil_div(rows, tile_rows), tile_rows, group * head_work(keys) >= kThreadWork};
   }
@@ -368,7 +375,7 @@ class VectorKernel final : public FlashKernel {
   template <typename Take>
   void fold_rows(const Call& call, const TileKernel& tile, TileTask& task, int64_t b, int64_t h, int64_t begin,
                  Take&& take_floats) const {
-    const int64_t unit = gate_rows(tile_.shape), groups = ceil_div(task.rows, unit);
+    const int64_t unit = gate_rows_, groups = ceil_div(task.rows, unit);
     if (!fixed_max()) return tile.fold(task);
     const OffsetBound bound(problem_, call.statistics, b, h);
     float* center = take_floats(tile.shape.query_tile);
@@ -431,6 +438,7 @@ class VectorKernel final : public FlashKernel {
 
   FlashProblem problem_;
   TileKernel tile_;    // its shape with the sizes of tiles
+  int64_t gate_rows_;  // whose softmax is decided together
   TileKernel int8_{};  // likewise, where the problem is int8: of the heads that int8 is fine enough for
   int64_t heads_;      // B·H
   float scale_log2e_;
@@ -486,7 +494,9 @@ std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
 std::unique_ptr<FlashKernel> make_avx512_int8_kernel(const FlashProblem& problem) {
-  const TileKernel& others = cpu_features().fast_bf16_dots ? avx512_bf16_tile() : avx512_tile();
+  // Of heads that int8 is too coarse for, as fastest() chooses.
+  const CpuFeatures& cpu = cpu_features();
+  const TileKernel& others = cpu.amx_bf16 ? amx_bf16_tile() : cpu.fast_bf16_dots ? avx512_bf16_tile() : avx512_tile();
   return std::make_unique<VectorKernel>(problem, others, &avx512_int8_tile());
 }
 std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
