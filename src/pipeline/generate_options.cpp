@@ -325,6 +325,11 @@ bool caches_within(const GenerateOptions& o) {
   return adds_up && !o.cache_threshold;
 }
 
+bool spends_measured_errors(const GenerateOptions& o) {
+  if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) return true;
+  return o.budget && o.strategy.attention_dtype == attention::AttentionDtype::kInt8;
+}
+
 void check_budget(const GenerateOptions& o) {
   if (!o.budget) return;
   const bool int8 = o.dtype == DType::kI8, layers = int8 && o.int8_layers == kChosenLayers;
@@ -350,10 +355,11 @@ void check_ranges(const GenerateOptions& options) {
   }
   if (options.dtype != DType::kI8 && options.int8_layers != ModelOptions().int8_layers)
     fail("int8_layers={}: is of dtype=int8; set that, or leave int8_layers out", options.int8_layers);
-  const bool chosen = options.int8_layers == kChosenLayers;
-  if (!options.int8_calibration.empty() && !chosen)
-    fail("int8_calibration={}: is of int8_layers=auto; set that, or leave int8_calibration out",
-         options.int8_calibration);
+  if (!options.int8_calibration.empty() && !spends_measured_errors(options))
+    fail(
+        "int8_calibration={}: is of int8_layers=auto, or of attention_dtype=int8 with a budget; set one, or leave "
+        "int8_calibration out",
+        options.int8_calibration);
   GenerateOptions copy;
   OptionSet set = describe_options(copy);
   for (const auto& [key, value] : changed_settings(options)) {

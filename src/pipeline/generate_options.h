@@ -63,6 +63,8 @@ std::map<std::string, std::string> changed_settings(const GenerateOptions& optio
 bool caches_within(const GenerateOptions& options);
 // Throws Error for a budget by which nothing is chosen.
 void check_budget(const GenerateOptions& options);
+// Whether something is chosen by what `zoetrope int8` measured.
+bool spends_measured_errors(const GenerateOptions& options);
 
 // Throws Error for what is wrong whatever the model is: values out of range, which programs can set, an empty model.
 void check_model_options(const GenerateOptions& options);

@@ -388,9 +388,7 @@ void ModelFolder::use(const GenerateOptions& options) {
       fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
     if (options.int8_layers != kChosenLayers) use_int8_layers(options.int8_layers, *this);
   }
-  const bool chosen = options.dtype == DType::kI8 && options.int8_layers == kChosenLayers;
-  const bool attention = options.strategy.attention_dtype == attention::AttentionDtype::kInt8;
-  if (chosen || (options.budget && attention)) spend_budget(options, *this);
+  if (spends_measured_errors(options)) spend_budget(options, *this);
   check_weight_memory(options, *this);
 }
 

@@ -30,7 +30,7 @@ constexpr const char* kOfRunning[] = {"weights_seed",
 
 // What blocks int8_layers=auto takes was measured of a model's own weights; all else follows from the configs.
 ModelFolder opened_model(const GenerateOptions& options) {
-  if (options.dtype == DType::kI8 && options.int8_layers == kChosenLayers) return ModelFolder::open(options);
+  if (spends_measured_errors(options)) return ModelFolder::open(options);
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   model.use(options);
   return model;

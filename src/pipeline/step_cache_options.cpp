@@ -214,7 +214,6 @@ sampling::StepCount step_count(const RunPlan& plan) {
 GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
   if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) {
     o.int8_layers = model.int8_layers();
-    o.int8_calibration.clear();
   }
   if (o.budget && caches_within(o)) {
     double spent = 0;
@@ -223,6 +222,7 @@ GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
     o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
   }
   o.budget.reset();
+  o.int8_calibration.clear();
   return o;
 }
 

@@ -243,6 +243,39 @@ def blocks_are_chosen_within_a_budget(cwd):
 
 
 @test
+def attention_is_part_of_a_budget(cwd):
+    """What int8 attention does to the velocity is spent before blocks and caches."""
+    skip_without_int8_attention(cwd)
+    file = pathlib.Path(cwd) / "int8.json"
+    said_no = functools.partial(refused, cwd, left=("int8.json",))
+    result = run([harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=1", f"int8_calibration={file}"], cwd)
+    assert result.returncode == 0 and "\n attention " in result.stdout, result.stdout + result.stderr
+    document = json.loads(file.read_text())
+    (at,) = document["transformers"][0]["errors"]
+    assert 0 < at["attention"] < 0.1, at
+    at.update(blocks=[0.01, 0.02], all=0.05 ** 0.5 / 10, rounding=0, attention=0.03)
+    file.write_text(json.dumps(document))
+    blocks = ["dtype=int8", "int8_layers=auto", f"int8_calibration={file}"]
+    for budget, alone, beside in ((0.025, "2 of 2", None), (0.0325, "2 of 2", "1 of 2"), (0.04, "2 of 2", "2 of 2")):
+        assert f"{alone} blocks multiply in int8" in made(cwd, *blocks, f"budget={budget}")[1], budget
+        words = [*blocks, f"budget={budget}", "attention_dtype=int8"]
+        if beside:
+            assert f"{beside} blocks multiply in int8" in made(cwd, *words)[1], budget
+        else:
+            said_no(generate(cwd, *words, "output=a.gif"), "alone changes the velocity", "by 0.03,", "leave it out")
+    said_no(generate(cwd, *blocks, "budget=0.031", "attention_dtype=int8", "output=a.gif"), "one block",
+            "and attention in int8", "0.0317")
+    # A cache gets what is left, also in bf16.
+    words = ["dtype=bf16", "attention_dtype=int8", f"int8_calibration={file}", "cache=tea", "cache_coefficients=1,0",
+             "guidance_scale=5"]
+    said = made(cwd, *words, "budget=0.05")[1]
+    assert "step cache tea, threshold 0.04" in said, said
+    del at["attention"]
+    file.write_text(json.dumps(document))
+    said_no(generate(cwd, *words, "budget=0.05", "output=a.gif"), "has no error of it", "zoetrope int8")
+
+
+@test
 def ranks_that_chose_otherwise_are_refused(cwd):
     """Each process reads a file of its own: another choice is another model."""
     skip_without_int8(cwd)
