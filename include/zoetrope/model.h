@@ -235,7 +235,10 @@ struct StepCacheReport {
   int64_t reused = 0;   // steps
   // Of denoising: with cache_compare measured, else what the reused steps would have taken at the rate of the others.
   double seconds_saved = 0;
-  std::optional<double> rel_l2;  // with cache_compare: of the latents to those without the cache
+  // With cache_compare, relative L2 to the run without the cache: of the final latents, and of every eighth value of
+  // the velocity of a step, the furthest off; of the video of which it is most.
+  std::optional<double> rel_l2;
+  std::optional<double> velocity_rel_l2;
 };
 
 // Relative L2 of what kv_exchange_dtype changed in the keys and in the values of a rank, the largest of any rank, layer

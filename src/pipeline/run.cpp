@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/index_range.h"
 #include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
@@ -69,6 +70,42 @@ std::string step_cache_words(const GenerateOptions& options) {
   if (options.cache_threshold) text += fmt::format(", threshold {:.2g}", *options.cache_threshold);
   return text;
 }
+
+// How far the velocities of a run are off those of another with the same steps, the furthest of any step and video. Of
+// every eighth value: fifty steps of a clip of 720p would else take a gigabyte.
+class VelocityComparison {
+ public:
+  Observer keep() {
+    return [this](int64_t, std::string_view name, const TensorView& value) {
+      if (name == "velocity") steps_.push_back(sampled(value));
+    };
+  }
+  Observer compare() {
+    return [this](int64_t step, std::string_view name, const TensorView& value) {
+      if (name != "velocity") return;
+      const Tensor sample = sampled(value), &other = steps_.at(static_cast<size_t>(step));
+      for (int64_t v = 0; v < value.extent(0); ++v)
+        off_ = std::max(off_, relative_l2(sample.view().slice(0, v, v + 1), other.view().slice(0, v, v + 1)));
+    };
+  }
+  double off() const { return off_; }
+
+ private:
+  static constexpr int64_t kStride = 8;
+
+  // [videos, C, T, h, w] F32, contiguous: [videos, values].
+  static Tensor sampled(const TensorView& value) {
+    const int64_t videos = value.extent(0), values = value.size() / videos;
+    Tensor sample(DType::kF32, {videos, ceil_div(values, kStride)});
+    for (int64_t v = 0; v < videos; ++v)
+      for (int64_t i = 0; i < sample.extent(1); ++i)
+        sample.data<float>()[v * sample.extent(1) + i] = value.data<const float>()[v * values + i * kStride];
+    return sample;
+  }
+
+  std::vector<Tensor> steps_;
+  double off_ = 0;
+};
 
 // Keeps the frames: [F, H, W, 3] U8.
 class FramesInMemory final : public FrameSink {
@@ -285,17 +322,23 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::vector<Video> uncached;
+  VelocityComparison velocities;  // on rank 0
+  const bool compares = options_.cache_compare && world.rank() == 0;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
-  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seeds, in_memory, callbacks);
+  if (options_.cache_compare)
+    uncached = denoise_uncached(world, layout, strategy, seeds, in_memory, compares ? velocities.keep() : Observer(),
+                                callbacks);
   if (records_later) world.set_trace(trace_.get());
   begin_journal(world, seeds, callbacks, journal);
   std::vector<Video> results;
   try {
-    results = run_once(
-        world,
-        {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs, trace_.get(),
-         seeds, in_memory, &journal, free, checks_ != nullptr ? checks_->of_rank(world.rank()) : Observer()},
-        callbacks);
+    results = run_once(world,
+                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs,
+                        trace_.get(), seeds, in_memory, &journal, free,
+                        checks_ != nullptr ? checks_->of_rank(world.rank())
+                        : compares         ? velocities.compare()
+                                           : Observer()},
+                       callbacks);
     if (checks_ != nullptr) checks_->gather(world, layout);
   } catch (const Error&) {
     if (journal.journal && callbacks.note && Journal::is_in(journal.folder))
@@ -304,7 +347,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   if (world.rank() != 0) return results;
   for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
-  if (options_.cache_compare) compare(uncached, results);
+  if (options_.cache_compare) compare(uncached, velocities.off(), results);
   Video& result = results.front();
   if (result.step_cache) {
     result.timing += step_cache_text(*result.step_cache);
@@ -328,20 +371,34 @@ std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& ques
 
 std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
                                          const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
-                                         size_t weight_memory, const Callbacks& callbacks) {
+                                         size_t weight_memory, const Observer& observer, const Callbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
   std::deque<Output> none(videos_.size());
   return run_once(world,
-                  {layout, strategy, open_.experts, contexts_, kept_prompts(), Stop::kAfterDenoise, nullptr, plan, none,
-                   nullptr, seeds, weight_memory},
+                  {layout,
+                   strategy,
+                   open_.experts,
+                   contexts_,
+                   kept_prompts(),
+                   Stop::kAfterDenoise,
+                   nullptr,
+                   plan,
+                   none,
+                   nullptr,
+                   seeds,
+                   weight_memory,
+                   nullptr,
+                   {},
+                   observer},
                   callbacks);
 }
 
 // The report is one of the batch: of the video that is furthest off.
-void Run::compare(const std::vector<Video>& uncached, std::vector<Video>& results) {
+void Run::compare(const std::vector<Video>& uncached, double velocity_off, std::vector<Video>& results) {
   StepCacheReport& report = *results.front().step_cache;
+  report.velocity_rel_l2 = velocity_off;
   report.rel_l2 = 0;
   for (size_t v = 0; v < results.size(); ++v)
     report.rel_l2 = std::max(*report.rel_l2, relative_l2(results[v].latents, uncached[v].latents));

@@ -176,10 +176,9 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
             "tea: always compute the first five steps and compare the projected time embedding")
       .integer("cache_interval", o.cache_interval, {1, 1000},
                "cfg: both guidance branches are computed every n-th step; 1 reuses nothing; unset: 5")
-      .flag(
-          "cache_compare", o.cache_compare,
-          "denoise without the cache first, and state the relative L2 of the latents and the time saved; the trace is "
-          "of the run with the cache")
+      .flag("cache_compare", o.cache_compare,
+            "denoise without the cache first, and state the relative L2 of velocities and latents and the time saved; "
+            "the trace is of the run with the cache")
       .alias("teacache_thresh", "cache_threshold")
       .alias("use_ret_steps", "cache_retention_steps");
 }

@@ -304,8 +304,8 @@ def every_cache_states_what_it_saved_and_how_far_it_is_off(cwd):
         assert result.returncode == 0, result.stderr
         line = [l for l in result.stdout.splitlines() if l.startswith("Step cache: ")][0]
         assert "of 15 steps" in line and "s saved" in line, line
-        off = [l for l in result.stdout.splitlines() if "Latents against no cache" in l][0]
-        assert 0 < float(off.split()[-1]) < 1, off
+        off = [l for l in result.stdout.splitlines() if " against no cache: relative L2" in l]  # velocity, latents
+        assert len(off) == 2 and float(off[0].split()[-1]) > 0 and 0 < float(off[1].split()[-1]) < 1, off
 
 
 @test

@@ -178,6 +178,7 @@ void comparison_is_with_the_uncached_run(const Cache& cache, const char* model, 
   const double expected = relative_l2(cached.latents, plain.latents);
   EXPECT_GT(expected, 0);
   EXPECT_NEAR(*cached.step_cache->rel_l2, expected, 1e-12);
+  EXPECT_GT(cached.step_cache->velocity_rel_l2.value_or(0), 0);
   EXPECT_NE(cached.timing.find("relative L2"), std::string::npos);
 }
 
