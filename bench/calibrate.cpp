@@ -183,6 +183,8 @@ class Calibration {
     const double online = figures.attention.back().second.value,
                  fixed = figures.attention_fixed_max.back().second.value;
     to.fixed_max_gain = rounded(std::min(fixed / online, 0.999 / to.attention.points().back().y));
+    if (!figures.attention_int8.empty())
+      to.int8_attention_gain = rounded(figures.attention_int8.back().second.value / online);
     to.convolution = rounded(figures.convolution.back().second.value / best);
     remark(name + ".peak",
            best > 1 ? fmt::format("the fastest matrix multiplication; multiply-adds of {} alone {:.1f} GFLOP/s",
@@ -196,6 +198,10 @@ class Calibration {
     for (const auto& [rows, value] : figures.gemm_int8)
       remark(name + ".int8_gain", fmt::format("{:.1f} % of the peak instead of {:.1f} %, {} rows{}", 100 * value.value,
                                               100 * most_rows, rows, spread_text(value.spread)));
+    for (const auto& [keys_of, value] : figures.attention_int8)
+      remark(name + ".int8_attention_gain",
+             fmt::format("{:.1f} % of the peak instead of {:.1f} %, {} keys{}", 100 * value.value, 100 * online,
+                         keys_of, spread_text(value.spread)));
     remark(name + ".attention", fmt::format("kernel {} with its tiles, by queries, {} keys{}{}", figures.kernel,
                                             kLongKeys, worst(figures.attention), tiles_text(figures)));
     remark(name + ".attention_keys", fmt::format("{} queries{}", kLongKeys, worst(figures.attention_keys)));

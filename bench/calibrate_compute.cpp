@@ -62,6 +62,10 @@ class DtypeMeter {
       attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size, Softmax::kOnline);
     attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
            Softmax::kFixedMax);
+    // As with matrices.
+    if (rank_.least(machine::has_int8_attention(dtype_) ? 1 : 0) == 1)
+      attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
+             Softmax::kOnline, 0, true);
     figures_.kernel = AttentionWork(rank_.stream(), dtype_, 1, 1).implementation();
     if (figures_.kernel != "scalar")
       for (const int64_t rows : kTileRows)
@@ -73,8 +77,8 @@ class DtypeMeter {
     auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights, rows);
     cases_.push_back({curve, figure, "rows", rows, [gemms] { return gemms->next(); }});
   }
-  void attend(Case one, int64_t queries, int64_t keys, kernels::Softmax softmax, int64_t tile = 0) {
-    auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, softmax, tile);
+  void attend(Case one, int64_t queries, int64_t keys, kernels::Softmax softmax, int64_t tile = 0, bool int8 = false) {
+    auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, softmax, tile, int8);
     one.work = [work] { return work->attend(); };
     cases_.push_back(std::move(one));
   }

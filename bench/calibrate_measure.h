@@ -32,6 +32,7 @@ struct DtypeFigures {
   MeasuredCurve attention_keys;       // the same, by keys with kLongKeys queries
   MeasuredCurve tile_rows;            // the same, by rows of a tile, where there are tiles
   MeasuredCurve attention_fixed_max;  // the same with fixed-max softmax, at kLongKeys
+  MeasuredCurve attention_int8;       // and in int8; empty where a host has no such kernel
   MeasuredCurve convolution;          // of the peak
   Measured token_seconds;             // per layer
   Measured layer_overhead;            // seconds

@@ -12,7 +12,7 @@
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
-#include "kernels/cpu_features.h"
+#include "machine/layer_work.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
@@ -67,8 +67,6 @@ Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& sett
   return text;
 }
 
-bool has_int8_attention() { return kernels::cpu_features().avx512_vnni; }
-
 // Measures one expert.
 class Measurement {
  public:
@@ -94,7 +92,7 @@ class Measurement {
     // The weights of one dtype at a time: together they need half as much memory again.
     with_weights(config_, [&](const Weights& weights) {
       with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
-      if (!has_int8_attention()) return;
+      if (!machine::has_int8_attention(DType::kBF16)) return;
       with_forward(weights, {.attention_dtype = attention::AttentionDtype::kInt8}, [&](Forward& forward) {
         each_timestep([&](size_t t) { at_[t].attention = error_of_all(forward, t); });
       });
@@ -240,7 +238,8 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   const Tensor text = text_of(model, settings, stream);
   int64_t total = 0, done = 0;
   for (const pipeline::Expert& expert : model.experts)
-    total += settings.timesteps * (expert.config.block_count() + 4 + (has_int8_attention() ? 1 : 0));
+    total +=
+        settings.timesteps * (expert.config.block_count() + 4 + (machine::has_int8_attention(DType::kBF16) ? 1 : 0));
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };

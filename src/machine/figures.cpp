@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not from a machine: the file was edited or damaged.
@@ -59,7 +59,9 @@ struct Gain {
   const char* name;
   double DtypeRates::*field;
 };
-constexpr Gain kGains[] = {{"int8_gain", &DtypeRates::int8_gain}, {"fixed_max_gain", &DtypeRates::fixed_max_gain}};
+constexpr Gain kGains[] = {{"int8_gain", &DtypeRates::int8_gain},
+                           {"fixed_max_gain", &DtypeRates::fixed_max_gain},
+                           {"int8_attention_gain", &DtypeRates::int8_attention_gain}};
 
 nlohmann::json to_json(const DtypeRates& rates) {
   nlohmann::json json;
@@ -93,6 +95,7 @@ DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
   if (b.attention > a.attention) {
     best.attention_tokens = b.attention_tokens;
     best.fixed_max_gain = b.fixed_max_gain;
+    best.int8_attention_gain = b.int8_attention_gain;
   }
   return best;
 }

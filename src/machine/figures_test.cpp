@@ -39,6 +39,7 @@ TEST(Figures, AreReadAsTheyWereWritten) {
     EXPECT_EQ((again->figures.*rates).attention, (expected.*rates).attention);
     EXPECT_EQ((again->figures.*rates).attention_tokens, (expected.*rates).attention_tokens);
     EXPECT_EQ((again->figures.*rates).fixed_max_gain, (expected.*rates).fixed_max_gain);
+    EXPECT_EQ((again->figures.*rates).int8_attention_gain, (expected.*rates).int8_attention_gain);
     EXPECT_EQ((again->figures.*rates).convolution, (expected.*rates).convolution);
   }
   for (const auto figure :
@@ -84,9 +85,10 @@ TEST(Figures, DamagedFilesAreNone) {
   EXPECT_FALSE(changed("\"copy\": ", "\"copy\": \"fast\", \"was\": "));
   EXPECT_FALSE(changed("\"copy\"", "\"cop\""));
   EXPECT_FALSE(changed("\"gemm_rows\": ", "\"gemm_rows\": 0, \"was\": "));
-  EXPECT_FALSE(changed("\"format\": 3", "\"format\": 2")) << "measured again";
+  EXPECT_FALSE(changed("\"format\": 4", "\"format\": 3")) << "measured again";
   EXPECT_FALSE(changed("\"int8_gain\": ", "\"int8_gain\": 1000, \"was\": "));
   EXPECT_FALSE(changed("\"fixed_max_gain\": ", "\"fixed_max_gain\": 1000, \"was\": "));
+  EXPECT_FALSE(changed("\"int8_attention_gain\": ", "\"int8_attention_gain\": 1000, \"was\": "));
   EXPECT_FALSE(recall(folder.write("x.json", whole + std::string(1 << 17, ' ')), kKey)) << "longer than any";
 }
 

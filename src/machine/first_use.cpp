@@ -114,15 +114,21 @@ class Meter {
       const double deadline = budget_.deadline(kAttentionShare + kPeakWindow);
       peak(isa, rates);
       rates.attention_tokens = fits(kAttentionTokens, deadline, [&](int64_t tokens) {
-        return 2 * AttentionWork::flop(stream_.team().size(), tokens, tokens);
+        return (has_int8_attention(dtype) ? 3 : 2) * AttentionWork::flop(stream_.team().size(), tokens, tokens);
       });
       const int64_t tokens = rates.attention_tokens;
       AttentionWork online(stream_, dtype, tokens, tokens);
       AttentionWork fixed(stream_, dtype, tokens, tokens, kernels::Softmax::kFixedMax);
-      const std::function<double()> works[] = {[&] { return online.attend(); }, [&] { return fixed.attend(); }};
+      std::vector<std::function<double()>> works{[&] { return online.attend(); }, [&] { return fixed.attend(); }};
+      std::optional<AttentionWork> int8;
+      if (has_int8_attention(dtype)) {
+        int8.emplace(stream_, dtype, tokens, tokens, kernels::Softmax::kOnline, 0, true);
+        works.emplace_back([&] { return int8->attend(); });
+      }
       const std::vector<double> found = best_each(deadline, works);
       rates.attention = found[0];
       rates.fixed_max_gain = found[1] / found[0];
+      if (int8) rates.int8_attention_gain = found[2] / found[0];
     }
     const double deadline = budget_.deadline(kConvolutionShare + kPeakWindow);
     peak(isa, rates);

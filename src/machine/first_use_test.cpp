@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "kernels/gemm/packed.h"
+#include "machine/layer_work.h"
 #include "machine/test_figures.h"
 
 namespace zoetrope::machine {
@@ -279,6 +280,8 @@ TEST_F(FirstUseTest, EveryFigureIsFound) {
   EXPECT_TRUE(recall(path(), this_machine())) << "all within bounds";
   EXPECT_EQ(figures.bf16.int8_gain == 1, kernels::packed_layouts(DType::kI8).empty()) << "measured where there is any";
   EXPECT_EQ(figures.float32.int8_gain, 1);
+  EXPECT_EQ(figures.bf16.int8_attention_gain == 1, !has_int8_attention(DType::kBF16));
+  EXPECT_EQ(figures.float32.int8_attention_gain, 1);
 }
 
 }  // namespace

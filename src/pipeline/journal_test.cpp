@@ -53,7 +53,7 @@ RunRecord full_record() {
   record.denoise.full_step = 3;
   record.denoise.full_latents = counting({2, 3, 1, 2, 2}, 9);
   record.decode = DecodeState{2, 1, 3, 9, 2, 1};
-  record.step_cache = StepCacheReport{"MagCache", "CCr", 1, 0.3, {}};
+  record.step_cache = StepCacheReport{"MagCache", "CCr", 1, 0.3, {}, {}};
   record.frames = {UINT64_MAX, 0, 12345678901234567890u};
   return record;
 }

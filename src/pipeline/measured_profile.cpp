@@ -22,6 +22,7 @@ void fit(planner::ComputeFigures& compute, const machine::DtypeRates& rates) {
   const auto rows = static_cast<double>(rates.gemm_rows), tokens = static_cast<double>(rates.attention_tokens);
   compute.int8_gain = rates.int8_gain;
   compute.fixed_max_gain = rates.fixed_max_gain;
+  compute.int8_attention_gain = rates.int8_attention_gain;
   const double keys = compute.attention_keys.points().empty() ? 1 : compute.attention_keys.at(tokens);
   const double gemm = rates.gemm / compute.gemm.at(rows);
   const double attention = rates.attention / (compute.attention.at(tokens) * keys);

@@ -27,6 +27,7 @@ TEST(MeasuredProfile, GoesThroughTheMeasuredPoints) {
                   1, 1e-9);
       EXPECT_EQ(compute->int8_gain, rates->int8_gain);
       EXPECT_EQ(compute->fixed_max_gain, rates->fixed_max_gain);
+      EXPECT_EQ(compute->int8_attention_gain, rates->int8_attention_gain);
       EXPECT_NEAR(compute->peak * compute->convolution / rates->convolution, 1, 1e-9);
       EXPECT_EQ(compute->peak, rates->peak) << "nothing was faster";
     }

@@ -75,6 +75,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;
   size.kv_vector_bytes = parallel::kv_vector_bytes(o.strategy.kv_exchange_dtype, config.attention_head_dim);
+  size.int8_attention = o.strategy.attention_dtype == attention::AttentionDtype::kInt8;
   size.transformer = activation_dtype(o);
   size.text_encoder = o.text_encoder_dtype;
   size.vae = o.vae_dtype;

@@ -46,7 +46,8 @@ struct ComputeFigures {
   Curve attention;       // online softmax, by rows of a query tile (block_q)
   // Factor on `attention` by the keys of a block: short blocks pay for their ends. Empty: 1.
   Curve attention_keys;
-  double fixed_max_gain = 1;  // factor on `attention` with fixed-max softmax
+  double fixed_max_gain = 1;       // factor on `attention` with fixed-max softmax
+  double int8_attention_gain = 1;  // factor on `attention` where it is multiplied in int8
   // Fraction of the peak in the VAE, of operations as direct convolutions have them: Winograd's algorithm takes 4 of 9.
   static constexpr double kMostConvolution = 9.0 / 4;
   double convolution = 0.5;

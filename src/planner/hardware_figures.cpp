@@ -296,6 +296,8 @@ const std::vector<Figure<ComputeFigures>>& figures() {
        "factor on attention by the keys of a block; none: 1"},
       {"fixed_max_gain", &P::fixed_max_gain, Unit::kNone, kGain, Need::kOptional,
        "factor on attention with fixed-max softmax"},
+      {"int8_attention_gain", &P::int8_attention_gain, Unit::kNone, kGain, Need::kOptional,
+       "factor on attention that is multiplied in int8"},
       {"convolution", &P::convolution, Unit::kNone, kConvolution, Need::kOptional,
        "fraction of the peak in the VAE; by Winograd's algorithm above 1"},
   };

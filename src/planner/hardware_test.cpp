@@ -66,6 +66,7 @@ TEST(Hardware, ReadsUnitsToPlainOnes) {
   EXPECT_EQ(h.bf16.attention.points().size(), 3u);
   EXPECT_EQ(h.bf16.gemm.at(17), 0.7);
   EXPECT_EQ(h.bf16.int8_gain, 1) << "where the file does not say it";
+  EXPECT_EQ(h.bf16.int8_attention_gain, 1);
   EXPECT_FALSE(h.calibration);
 }
 
@@ -112,6 +113,7 @@ TEST(Hardware, AnyFigureIsWrittenToTheLastBit) {
   h.device_memory = Bytes(12'345'678'901);
   h.bf16.gemm = Curve({{1, 1.0 / 3}, {64.5, 2.0 / 3}});
   h.bf16.int8_gain = 1.7654;
+  h.bf16.int8_attention_gain = 1.6543;
   h.bf16.attention_keys = Curve({{256, 0.5}, {1024, 0.9}});
   h.block_q_choices = {64, 128};
   h.links[1].full_duplex = false;
@@ -121,6 +123,7 @@ TEST(Hardware, AnyFigureIsWrittenToTheLastBit) {
   expect_same(back, h);
   EXPECT_EQ(back.bf16.gemm.points()[1].y, 2.0 / 3);
   EXPECT_EQ(back.bf16.int8_gain, 1.7654);
+  EXPECT_EQ(back.bf16.int8_attention_gain, 1.6543);
   EXPECT_EQ(back.bf16.attention_keys.points()[0].x, 256);
   EXPECT_EQ(back.block_q_choices, h.block_q_choices);
   EXPECT_FALSE(back.links[1].full_duplex);

@@ -86,6 +86,7 @@ double Prices::attention(int64_t queries, int64_t keys, int64_t heads, int64_t b
   double share = compute_.attention.at(static_cast<double>(tile_q));
   if (!compute_.attention_keys.points().empty()) share *= compute_.attention_keys.at(static_cast<double>(keys));
   if (fixed_max_) share *= compute_.fixed_max_gain;
+  if (work_.int8_attention) share *= compute_.int8_attention_gain;
   return attention_flop(queries, keys, heads, batch) * padding(queries, tile_q) * padding(keys, tile_kv) /
          (share * compute_.peak);
 }

@@ -282,6 +282,23 @@ TEST(Simulator, FixedMaxIsFasterAndGathersOnARing) {
               0.01);
 }
 
+TEST(Simulator, AttentionInInt8TakesAsMuchLessAsItGains) {
+  Work work = small_work();
+  HardwareProfile hardware = machine(4);
+  hardware.bf16.int8_attention_gain = 1.75;
+  Configuration online = configuration(1, 1, 1), fixed = online;
+  fixed.softmax = parallel::Softmax::kFixedMax;
+  hardware.bf16.fixed_max_gain = 1.25;
+  const auto attention = [&](const Configuration& made) {
+    return simulate_step(work, hardware, made).critical().attention;
+  };
+  const double before = attention(online), before_fixed = attention(fixed);
+  EXPECT_NEAR(before, 3 * attention_seconds(work), 1e-12) << "not asked for";
+  work.int8_attention = true;
+  EXPECT_NEAR(attention(online), before / 1.75, 1e-12);
+  EXPECT_NEAR(attention(fixed), before_fixed / 1.75, 1e-12);
+}
+
 TEST(Simulator, MatricesInInt8TakeAsMuchLessAsTheyGain) {
   Work work = small_work();
   HardwareProfile hardware = machine(4);

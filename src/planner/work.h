@@ -33,6 +33,7 @@ struct Work {
   int64_t sum_rows = 0;  // most rows of a sample that tensor ranks add up at a time; 0: all at once
   // Self-attention, 4·S²·H·D a layer, follows from the sizes.
   int64_t kv_vector_bytes = 0;  // as in parallel::Sizes: what the run says, never the planner's choice
+  bool int8_attention = false;  // likewise
 
   int64_t videos = 1;  // of a batch, denoised together; they share the steps and what comes before
   int branches = 1;    // of each video: 2 with guidance

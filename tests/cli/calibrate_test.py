@@ -82,7 +82,8 @@ def check_profile(text, ranks):
         for curve in ("gemm", "attention"):
             assert points(profile[f"{dtype}.{curve}"]), profile
             assert all(0 < y <= 1 for y in points(profile[f"{dtype}.{curve}"]).values()), profile
-    for key in ("bf16.int8_gain", "memory", "memory_bandwidth", "token_seconds", "layer_overhead", "host_read"):
+    for key in ("bf16.int8_gain", "bf16.int8_attention_gain", "memory", "memory_bandwidth", "token_seconds",
+                "layer_overhead", "host_read"):
         assert float(profile[key]) > 0, key
     assert profile["links.host.members"] == str(ranks) and profile["links.host.kind"] == "bus", profile
     assert float(profile["links.host.bandwidth"]) > 0 and 0 <= float(profile["links.host.overlap"]) <= 1

@@ -12,6 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import plan_test  # noqa: E402
+import harness  # noqa: E402
 from harness import generate, refused, run, run_script  # noqa: E402
 from plan_test import LARGE, answer, best, candidates, plan, two_hosts  # noqa: E402
 
@@ -86,6 +87,22 @@ def the_best_is_the_fastest_and_the_simpler_is_named(cwd):
                  and c["softmax"] == "online"]
         if plain and first["head_chunks"] > 1:
             assert "Simpler: " in result.stdout, result.stdout
+
+
+@test
+def attention_in_int8_is_priced(cwd):
+    words = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=cpu", "ranks=1", "memory_limit=200"]
+    int8 = [*words, "attention_dtype=int8"]
+    refusal = plan(cwd, *int8)
+    if refusal.returncode != 0:
+        refused(cwd, refusal, "attention_dtype=int8", "no AVX512-VNNI")
+        raise harness.Skip("this CPU has no AVX512-VNNI")
+    seconds = {gain: best(answer(cwd, *arguments, f"what_if.bf16.int8_attention_gain={gain}"))["seconds_per_step"]
+               for gain, arguments in ((1, int8), (2, int8), (4, int8), (5, words))}
+    assert seconds[5] == seconds[1], seconds  # means nothing where it is not asked for
+    # What is saved of attention is 1/2, then 3/4 of it.
+    saved = [seconds[1] - seconds[gain] for gain in (2, 4)]
+    assert saved[0] > 0.1 * seconds[1] and abs(saved[1] / saved[0] - 1.5) < 1e-6, seconds
 
 
 @test

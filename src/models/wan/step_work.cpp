@@ -121,6 +121,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.width = config.inner_dim();
   work.element_bytes = size_of(size.transformer);
   work.kv_vector_bytes = memory.attention.kv_vector_bytes;
+  work.int8_attention = size.int8_attention;
   work.text_rows = size.text_rows;
   const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows, image_rows(config, size));
   work.linear_flop = flop.linear;

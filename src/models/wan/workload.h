@@ -51,6 +51,7 @@ struct RunSize {
   bool branches_apart = false;                // guidance branches go through the blocks one after another
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   int64_t kv_vector_bytes = 0;  // of a key or value of one head as it travels between ranks; 0: as computed
+  bool int8_attention = false;  // self-attention is multiplied in int8
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   kernels::ConvAlgorithm vae_convolution = kernels::ConvAlgorithm::kAuto;
   bool vae_tiling = false;
