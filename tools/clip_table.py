@@ -15,7 +15,7 @@ import tempfile
 # Model, height, width, frames: as the models were published for, and the other size.
 CLIPS = (("wan2.1_t2v_1.3b", 480, 832, 81), ("wan2.1_t2v_1.3b", 720, 1280, 81),
          ("wan2.2_ti2v_5b", 480, 832, 121), ("wan2.2_ti2v_5b", 704, 1280, 121))
-DTYPES = (("bf16", ("dtype=bf16",)), ("int8", ("dtype=int8",)))
+DTYPES = (("bf16", ("dtype=bf16",)), ("int8", ("dtype=int8", "attention_dtype=int8")))
 COMMON = ("ranks=1", "vae_dtype=bf16", "text_encoder_dtype=bf16")
 
 
