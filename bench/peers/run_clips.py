@@ -13,8 +13,8 @@ is installed; it is no peer where there is none. What cannot run says why, and t
 
 Without --model, weights are random and written once. Those say what a clip costs, not what it shows.
 
-Seconds are of the whole process: loading, text encoder, denoising and frames. Memory is the most it had resident. A ratio
-is their seconds over those of ours in bf16, above 1 where ours is faster.
+Seconds are of the whole process: loading, text encoder, denoising and frames. Memory is the most that the largest process
+had resident. A ratio is their seconds over those of ours in bf16, above 1 where ours is faster.
 """
 import argparse
 import json
@@ -93,6 +93,7 @@ def with_openvino(transformer, order):
         return (torch.from_numpy(result[compiled.output(0)].copy()).to(hidden_states.dtype),)
 
     transformer.forward = forward
+    transformer.blocks = torch.nn.ModuleList()  # OpenVINO has its own copy
 
 
 def worker(order):
@@ -117,7 +118,7 @@ def diffusers(options, peer):
     python = run_models.install(options.venv, [peer])
     order = {"case": "model", "peer": peer, "model": str(options.model), "prompt": PROMPT, "threads": options.threads,
              "height": options.height, "width": options.width, "num_frames": options.num_frames, "steps": options.steps,
-             "guidance_scale": options.guidance_scale, "layers": 0, "work": str(options.work), "under": options.under,
+             "guidance_scale": options.guidance_scale, "layers": 0, "work": str(options.files), "under": options.under,
              "dtype": "bf16"}
     if peer == "openvino" and not run_models.openvino_file(order).exists():
         try:
@@ -148,7 +149,7 @@ def build_sd(options):
 
 def converted(options, component, ending, format_name):
     """A component in one file, with the names of ComfyUI."""
-    path = options.work / f"{component}-{format_name}.{ending}"
+    path = options.files / f"{component}-{format_name}.{ending}"
     if not path.exists():
         run([options.program, "convert", options.model / component, f"out={path}", f"format={format_name}",
              "layout=original", "tensors=false"])
@@ -204,7 +205,7 @@ def ways(options):
 
 def markdown(options, rows):
     clip = f"{options.width}×{options.height}×{options.num_frames}, {options.steps} steps, guidance {options.guidance_scale:g}"
-    lines = [f"| {clip} | | seconds | GB | time / ours |", "|---|---|---|---|---|"]
+    lines = [f"| {clip} | | seconds | GB | time / ours in bf16 |", "|---|---|---|---|---|"]
     for row in rows:
         if "failed" in row:
             lines.append(f"| {row['who']} | {row['way']} | failed: {row['failed']} | | |")
@@ -251,13 +252,16 @@ def main():
     if options.model is None:
         options.layers = None
         options.model = run_models.synthesize(options)
+    options.files = options.work / f"files-{options.model.resolve().name}"  # of this model, converted
+    options.files.mkdir(exist_ok=True)
     rows = []
     for who, way, clip in ways(options):
         row = {"who": who, "way": way}
         try:
             row.update(clip())
-            if rows and rows[0].get("seconds"):
-                row["ratio"] = row["seconds"] / rows[0]["seconds"]
+            ours_bf16 = next((r for r in rows if (r["who"], r["way"]) == ("ours", "bf16")), {})
+            if "seconds" in ours_bf16:
+                row["ratio"] = row["seconds"] / ours_bf16["seconds"]
             print(f"{who:10} {way:15} {row['seconds']:9.1f} s {row['peak_bytes'] * 1e-9:7.2f} GB", flush=True)
         except (Failed, run_models.Failed, subprocess.CalledProcessError, OSError) as why:
             row["failed"] = str(why)

@@ -236,7 +236,8 @@ struct StepCacheReport {
   // Of denoising: with cache_compare measured, else what the reused steps would have taken at the rate of the others.
   double seconds_saved = 0;
   // With cache_compare, relative L2 to the run without the cache: of the final latents, and of every eighth value of
-  // the velocity of a step, the furthest off; of the video of which it is most.
+  // the velocity of a step, the furthest off, each from latents of its own run; of the video of which it is most. Steps
+  // are those of the first segment; nothing where not all of them were denoised, as in a run that was resumed.
   std::optional<double> rel_l2;
   std::optional<double> velocity_rel_l2;
 };

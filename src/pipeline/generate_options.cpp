@@ -218,15 +218,15 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("int8_calibration", o.int8_calibration,
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
-              "most relative L2 error of a step's velocity against bf16, of int8_layers=auto and of cache=mag or tea "
-              "without a threshold; unset: 0.02, and the threshold as published")
+              "most relative L2 error of a step's velocity against bf16, of int8_layers=auto, attention_dtype=int8 and "
+              "cache=mag or tea without a threshold; unset: 0.02, and the threshold as published")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
       .choice(
           "vae_convolution", o.vae_convolution, kConvolutions,
           "how 3×3 convolutions of the VAE are computed; winograd: all in fewer products; auto: those with 64 channels "
-          "or more")
+          "or more, but for the first and the last")
       .flag("vae_tiling", o.vae_tiling,
             "encode and decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/run_files.h"
 #include "io/random_weights.h"
@@ -341,6 +342,7 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
 void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   const bool attention = options.strategy.attention_dtype == attention::AttentionDtype::kInt8;
   const bool blocks = options.dtype == DType::kI8;
+  attention::check_attention_dtype(options.strategy.attention_dtype, activation_dtype(options));
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
   std::error_code error;
@@ -357,13 +359,12 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
       if (!expert.int8_error)
         fail(
             "attention_dtype=int8: {} has no error of it, because the {} was measured by an older version or where the "
-            "CPU has none; measure it here with `zoetrope int8`, or leave it out",
+            "CPU has none; measure it here with `zoetrope int8`, or leave attention_dtype=int8 out",
             file.file().string(), name);
-      if (*expert.int8_error > budget)
+      if (!blocks && *expert.int8_error > budget)
         fail(
-            "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to "
-            "that, "
-            "or leave it out",
+            "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to more "
+            "than that, or leave attention_dtype=int8 out",
             budget, name, at_least(*expert.int8_error), file.file().string());
     }
     if (!blocks) continue;

@@ -48,15 +48,20 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   return text;
 }
 
-// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
-std::string int8_text(const std::vector<Expert>& experts) {
+// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without. `attention`: is in int8.
+std::string int8_text(const std::vector<Expert>& experts, bool attention) {
   std::string text, last;
   for (const Expert& expert : experts) {
     const auto& blocks = expert.config.int8_blocks;
-    if (blocks.empty()) continue;
-    std::string one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
-    if (expert.int8_error)
-      one += fmt::format(" ({}; predicted {:.2g} % off bf16)", block_ranges(blocks), 100 * *expert.int8_error);
+    std::string one;
+    if (!blocks.empty())
+      one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
+    if (expert.int8_error) {
+      const double percent = 100 * *expert.int8_error;
+      one += blocks.empty() ? fmt::format(", attention in int8 (predicted {:.2g} % off bf16)", percent)
+                            : fmt::format(" ({}; predicted {:.2g} % off bf16{})", block_ranges(blocks), percent,
+                                          attention ? " with attention in int8" : "");
+    }
     if (one != last) text += one;
     last = one;
   }
@@ -83,12 +88,18 @@ class VelocityComparison {
   Observer compare() {
     return [this](int64_t step, std::string_view name, const TensorView& value) {
       if (name != "velocity") return;
-      const Tensor sample = sampled(value), &other = steps_.at(static_cast<size_t>(step));
-      for (int64_t v = 0; v < value.extent(0); ++v)
-        off_ = std::max(off_, relative_l2(sample.view().slice(0, v, v + 1), other.view().slice(0, v, v + 1)));
+      const Tensor sample = sampled(value), other = std::move(steps_.at(static_cast<size_t>(step)));
+      for (int64_t v = 0; v < value.extent(0); ++v) {
+        const double off = relative_l2(sample.view().slice(0, v, v + 1), other.view().slice(0, v, v + 1));
+        if (!(off <= off_)) off_ = off;  // NaN, too
+      }
+      ++compared_;
     };
   }
-  double off() const { return off_; }
+  // Nothing where some steps were not compared: a run that goes on from a journal has only those that are left.
+  std::optional<double> off() const {
+    return compared_ > 0 && compared_ == steps_.size() ? std::optional(off_) : std::nullopt;
+  }
 
  private:
   static constexpr int64_t kStride = 8;
@@ -103,7 +114,8 @@ class VelocityComparison {
     return sample;
   }
 
-  std::vector<Tensor> steps_;
+  std::vector<Tensor> steps_;  // of the first segment; empty when compared
+  size_t compared_ = 0;
   double off_ = 0;
 };
 
@@ -396,7 +408,7 @@ std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const Parall
 }
 
 // The report is one of the batch: of the video that is furthest off.
-void Run::compare(const std::vector<Video>& uncached, double velocity_off, std::vector<Video>& results) {
+void Run::compare(const std::vector<Video>& uncached, std::optional<double> velocity_off, std::vector<Video>& results) {
   StepCacheReport& report = *results.front().step_cache;
   report.velocity_rel_l2 = velocity_off;
   report.rel_l2 = 0;
@@ -488,7 +500,8 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts);
+  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts, options_.strategy.attention_dtype ==
+                                                                                    attention::AttentionDtype::kInt8);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);

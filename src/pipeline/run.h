@@ -150,7 +150,8 @@ class Run {
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
                                       size_t weight_memory, const Observer& observer, const Callbacks& callbacks);
-  static void compare(const std::vector<Video>& uncached, double velocity_off, std::vector<Video>& results);
+  static void compare(const std::vector<Video>& uncached, std::optional<double> velocity_off,
+                      std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
   void compare_with_one_rank(comm::Communicator& alone, const parallel::ParallelLayout& run_layout,

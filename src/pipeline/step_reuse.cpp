@@ -151,8 +151,9 @@ std::string step_cache_text(const StepCacheReport& report) {
   std::string text = fmt::format("Step cache: {} reused {} of {} steps ({}), {} saved", report.name, report.reused,
                                  report.pattern.size(), report.pattern, duration_text(report.seconds_saved));
   if (report.rel_l2) {
-    text += fmt::format(" against a run without it\nVelocity of a step against no cache: relative L2 at most {:.3g}\n",
-                        report.velocity_rel_l2.value_or(0));
+    text += " against a run without it\n";
+    if (report.velocity_rel_l2)
+      text += fmt::format("Velocity of a step against no cache: relative L2 at most {:.3g}\n", *report.velocity_rel_l2);
     text += fmt::format("Latents against no cache: relative L2 {:.3g}", *report.rel_l2);
   } else {
     text += " at the rate of the computed ones";

@@ -276,7 +276,8 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
     to.corrections[i] = -128 * row.sum;
     // An infinite one would look like a row that has seen no key.
     const float offset = mean_product(q, mean, source.head_dim) * scale_log2e;
-    to.offsets[i] = std::isfinite(row.scale * offset) ? offset : std::numeric_limits<float>::quiet_NaN();
+    to.offsets[i] =
+        std::isfinite(row.scale) && std::isfinite(offset) ? offset : std::numeric_limits<float>::quiet_NaN();
   }
   for (int64_t i = rows; i < round_up(rows, shape.query_rows); ++i) {
     to.scales[i] = to.scales[rows - 1];
