@@ -28,16 +28,13 @@ import tempfile
 import time
 
 import run_models
+from run_models import Failed
 
 PROMPT = "A red fox runs through deep snow at dawn"
 SEED = 1
 OURS = {"bf16": ["dtype=bf16"], "int8": ["dtype=int8"], "int8_attention": ["dtype=int8", "attention_dtype=int8"],
         "float32": ["dtype=float32"]}
 PEERS = ("diffusers", "openvino", "sd.cpp", "sglang")
-
-
-class Failed(Exception):
-    pass
 
 
 def run(command, environment=None):
@@ -123,7 +120,7 @@ def diffusers(options, peer):
     if peer == "openvino" and not run_models.openvino_file(order).exists():
         try:
             run_models.ask_worker(python, {**order, "peer": "openvino-convert"})
-        except run_models.Failed as why:
+        except Failed as why:
             raise Failed(f"OpenVINO does not take the transformer: {why}") from why
     return run([*options.under, python, __file__, "--worker", json.dumps(order)],
                {"OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
@@ -263,7 +260,7 @@ def main():
             if "seconds" in ours_bf16:
                 row["ratio"] = row["seconds"] / ours_bf16["seconds"]
             print(f"{who:10} {way:15} {row['seconds']:9.1f} s {row['peak_bytes'] * 1e-9:7.2f} GB", flush=True)
-        except (Failed, run_models.Failed, subprocess.CalledProcessError, OSError) as why:
+        except (Failed, subprocess.CalledProcessError, OSError) as why:
             row["failed"] = str(why)
             print(f"{who:10} {way:15} failed: {why}", flush=True)
         rows.append(row)

@@ -211,9 +211,7 @@ sampling::StepCount step_count(const RunPlan& plan) {
 }
 
 GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
-  if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) {
-    o.int8_layers = model.int8_layers();
-  }
+  if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) o.int8_layers = model.int8_layers();
   if (o.budget && caches_within(o)) {
     double spent = 0;
     for (const Expert& expert : model.experts) spent = std::max(spent, expert.int8_error.value_or(0));
