@@ -23,7 +23,8 @@ constexpr double kAnswerStopped = 2;
 constexpr Seconds kGather{0.25};  // for the others to say what they do, when a process has ended
 constexpr Seconds kPause{1};      // this long without a poll, and the process was stopped
 constexpr std::chrono::seconds kQuiet{2};
-constexpr Seconds kAbort{1};  // for MPI_Abort
+constexpr Seconds kAbort{1};     // for MPI_Abort
+constexpr Seconds kFinalise{1};  // for MPI_Finalize of ranks that run
 
 }  // namespace
 
@@ -159,15 +160,32 @@ void Ending::poll() {
     ask_reporter();
     return;
   }
-  // Others than the reporter wait longer: it is the reporter's to decide, unless it is gone too.
-  const Seconds grace =
-      stalled_ ? (reporter_ ? kGraceStalled : kGraceStalledOthers) : (reporter_ ? kGrace : 3 * kGrace);
-  if (stopped_ && now - stopped_at_ > grace) abort_run();
+  if (stopped_ && now - stopped_at_ > grace()) abort_run();
   if (stopped_ && stalled_ && collector_ == rank_) {
     runtime_.ask(stopped_at_, kAnswerStopped);
     if (only_silent_ones_run()) abort_run();
   }
   if (ended_ && !stopped_ && !unreported_) check_alive();
+}
+
+// Others than the reporter wait longer: it is the reporter's to decide, unless it is gone too.
+Seconds Ending::grace() const {
+  if (stalled_) return reporter_ ? kGraceStalled : kGraceStalledOthers;
+  return reporter_ ? kGrace : 3 * kGrace;
+}
+
+std::unique_ptr<FinaliseLimit> Ending::limit_finalising() const {
+  if (stopped_) {
+    const Seconds left = grace() - (Clock::now() - stopped_at_);
+    return std::make_unique<FinaliseLimit>(std::max(left, kFinalise), "");
+  }
+  const Seconds limit(timeout_seconds_);
+  return std::make_unique<FinaliseLimit>(
+      collector_ == rank_ ? limit : limit + kAnswer,
+      fmt::format(
+          "rank {} waited {:g} s at the end of the run for ranks that are stopped or gone; what the run wrote is "
+          "complete",
+          rank_, timeout_seconds_));
 }
 
 // A rank that has ended waits for those that have not, for as long as they compute: rank 0 may encode a video. So it

@@ -7,15 +7,18 @@
 //   a body ends      → kEnded to the collector (the reporter after a failure, otherwise rank 0)
 //   all have ended   → collector sends kRelease; all ranks call MPI_Finalize
 //   some do not end  → after kGrace seconds the reporter calls MPI_Abort, which ends stopped processes too
+//   some do not call MPI_Finalize, because they were stopped in between → after a while the others exit
 //
 // Two failures are reported before a body ends: a wait that has passed its deadline, and a process that has ended.
 // After them less is waited for: until all have ended but those that do not answer, or for kGraceStalled.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/mpi/finalise_limit.h"
 #include "comm/mpi/runtime.h"
 
 namespace zoetrope::comm::mpi {
@@ -33,6 +36,8 @@ class Ending {
   void poll();  // deadlines
   bool released() const { return released_; }
   bool failed() const { return stopped_; }
+  // For MPI_Finalize, behind the release: what is left of a failed run's grace, else the deadline of a wait.
+  std::unique_ptr<FinaliseLimit> limit_finalising() const;
   // Whether this process has been stopped for a while, or still is.
   bool is_paused() const;
 
@@ -45,6 +50,7 @@ class Ending {
   void check_alive();
   void look_for_ended_processes(Clock::time_point now);
   bool only_silent_ones_run() const;
+  std::chrono::duration<double> grace() const;  // from the failure until ranks that have not ended are killed
   [[noreturn]] static void abort_run();
 
   Runtime& runtime_;

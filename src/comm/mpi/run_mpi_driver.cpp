@@ -1,4 +1,6 @@
 // A program for run_mpi_test.cpp to start under mpirun: each scenario ends a run in its own way. `driver SCENARIO`.
+#include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -37,6 +39,29 @@ void stop_this_process() {
   std::printf("stopped %d\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   raise(SIGSTOP);
+}
+
+// Of one job: while the file is there, the thread of rank 1 does not go on.
+std::string stuck_file() { return "/tmp/zoetrope_stuck_" + std::to_string(getppid()); }
+char stuck_path[64];
+
+// Rank 1's thread does not go on behind its body, before MPI_Finalize; the body of rank 0 ends after that.
+void stop_thread_behind_body(Communicator& comm) {
+  comm.barrier();
+  if (comm.rank() == 1) {
+    std::snprintf(stuck_path, sizeof stuck_path, "%s", stuck_file().c_str());
+    std::signal(SIGUSR1, [](int) {
+      close(open(stuck_path, O_CREAT | O_WRONLY, 0600));
+      for (;;) pause();
+    });
+    std::thread([rank = pthread_self()] {
+      sleep_for(0.5);  // then it waits for the others; where it has not come so far, the run ends in another way
+      pthread_kill(rank, SIGUSR1);
+    }).detach();
+  }
+  if (comm.rank() != 0) return;
+  while (access(stuck_file().c_str(), F_OK) != 0) sleep_for(0.05);
+  unlink(stuck_file().c_str());
 }
 
 // Longer than the deadline, but never so long without a new step.
@@ -139,6 +164,12 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
        });
        comm.exchange({}, {&piece, 1}, "late").wait();
        stopper.join();
+     }},
+    {"thread_stops_behind_its_body", stop_thread_behind_body},
+    {"thread_stops_behind_its_body_and_one_fails",
+     [](Communicator& comm) {
+       stop_thread_behind_body(comm);
+       if (comm.rank() == 0) throw Error("the output is not writable");
      }},
     {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
     {"leaves_without_mpi",

@@ -195,6 +195,13 @@ TEST(RunMpi, StalledThreadIsNamedAndEndsTheRun) {
   expect_table(result, 4);
 }
 
+// Between the end of its body and MPI_Finalize, which waits for all ranks.
+TEST(RunMpi, ThreadThatStopsBehindItsBodyEndsTheRun) {
+  const Outcome well = run("thread_stops_behind_its_body", 3);
+  expect_one_error(well, "rank 0 waited 2 s at the end of the run for ranks that are stopped or gone");
+  expect_one_error(run("thread_stops_behind_its_body_and_one_fails", 3), "the output is not writable");
+}
+
 TEST(RunMpi, RankThatLeavesEndsTheRun) { EXPECT_NE(run("leaves_without_mpi").exit_code, 0); }
 
 }  // namespace

@@ -188,6 +188,7 @@ void Runtime::finalise() {
     }
   // Data that was not received after a failure is left to MPI_Finalize.
   if (owns_mpi_) {
+    const std::unique_ptr<FinaliseLimit> limit = ending_->limit_finalising();
     MPI_Finalize();
     return;
   }
