@@ -258,8 +258,7 @@ class ControlEncoding {
 // One segment of Animate.
 class SegmentEncoding {
  public:
-  SegmentEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Dump& dump, int64_t segment,
-                  const TensorView& before)
+  SegmentEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, int64_t segment)
       : o_(stage.options),
         inputs_(inputs),
         segments_(stage.plan.segments),
@@ -268,21 +267,20 @@ class SegmentEncoding {
         first_(segments_.begin(segment)),
         prefix_(fmt::format("segment.{}.", segment)),
         encoder_(encoder),
-        dump_(dump),
-        before_(before),
         frame_(Tensor::uninitialized(DType::kF32, {o_.height, o_.width, kColours})) {}
 
-  Tensor pose() {
+  Tensor pose(Dump& dump) {
     Tensor latents = encode([&](int64_t frame) { put(driving_frame(inputs_.pose, first_ + frame)); });
-    dump_.add(prefix_ + "pose_latents", batch_of_one(latents));
+    dump.add(prefix_ + "pose_latents", batch_of_one(latents));
     return copy_of(batch_of_one(latents));
   }
 
-  // [1, C', 1 + T, h, w]
-  Tensor channels(const TensorView& reference) {
+  // Of a video, whose segment before ended with the frames `before`, or null → channels [C', 1 + T, h, w].
+  void channels(const TensorView& reference, const TensorView& before, Dump& dump, const TensorView& channels) {
     const bool replaces = o_.mode == AnimateMode::kReplace;
+    const auto shared = [&](int64_t frame) { return before && frame < segments_.shared; };
     const Tensor latents = encode([&](int64_t frame) {
-      if (shared(frame)) std::memcpy(frame_.view().raw(), before_.select(0, frame).raw(), frame_.view().bytes());
+      if (shared(frame)) std::memcpy(frame_.view().raw(), before.select(0, frame).raw(), frame_.view().bytes());
       else if (replaces) put(driving_frame(inputs_.background, first_ + frame));
       else std::memset(frame_.view().raw(), 0, frame_.view().bytes());
     });
@@ -293,8 +291,9 @@ class SegmentEncoding {
       return 1.0f - static_cast<float>(pixels[y * cell_ * o_.width + x * cell_]) / 255.0f;
     });
     const Tensor condition = joined_channels(mask, latents);
-    dump_.add(prefix_ + "condition", condition);
-    return copy_of(batch_of_one(joined_frames(reference, condition.view().select(0, 0))));
+    dump.add(prefix_ + "condition", condition);
+    const Tensor all = joined_frames(reference, condition.view().select(0, 0));
+    std::memcpy(channels.raw(), all.view().raw(), channels.bytes());
   }
 
   // Valid as long as the inputs.
@@ -310,7 +309,6 @@ class SegmentEncoding {
   }
 
  private:
-  bool shared(int64_t frame) const { return before_ && frame < segments_.shared; }
   void put(const TensorView& bytes) const { to_signed_unit(bytes, frame_); }
   template <typename Fill>
   Tensor encode(Fill&& fill) {
@@ -327,8 +325,6 @@ class SegmentEncoding {
   const int64_t cell_, first_;
   const std::string prefix_;
   RankEncoder& encoder_;
-  Dump& dump_;
-  const TensorView before_;
   const Tensor frame_;
 };
 
@@ -374,8 +370,10 @@ bool has_conditions(const Stage& stage, const Inputs& inputs) {
 }
 
 Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                          Dump& dump, int64_t segment, const TensorView& before, Character& character) {
+                          const std::vector<Dump*>& dumps, int64_t segment, const TensorView& before,
+                          Character& character) {
   Conditions conditions;
+  Dump& dump = *dumps.front();
   world.set_step(fmt::format("the encoding of segment {}", segment + 1));
   if (!character.image_rows) {
     dump_animation(stage, inputs, dump);
@@ -389,9 +387,16 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
     character.reference = encode_reference(stage, inputs, encoder);
     dump.add("reference_condition", batch_of_one(character.reference));
   }
-  SegmentEncoding encoding(stage, inputs, encoder, dump, segment, before);
-  conditions.pose = encoding.pose();
-  conditions.channels = encoding.channels(character.reference);
+  SegmentEncoding encoding(stage, inputs, encoder, segment);
+  conditions.pose = encoding.pose(dump);
+  const int64_t own = before ? stage.plan.videos : 1, frames = stage.plan.segments.shared;
+  const Shape& latent = stage.plan.latent;
+  conditions.channels =
+      Tensor::uninitialized(DType::kF32, {own, character.reference.extent(0), latent[0], latent[1], latent[2]});
+  for (int64_t v = 0; v < own; ++v) {
+    encoding.channels(character.reference, before ? before.slice(0, v * frames, (v + 1) * frames) : TensorView(),
+                      *dumps[static_cast<size_t>(v)], conditions.channels.view().select(0, v));
+  }
   conditions.face = encoding.face();
   if (stage.options.check_finite) require_finite_conditions(conditions);
   return conditions;

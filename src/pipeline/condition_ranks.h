@@ -2,6 +2,8 @@
 // ranks that share the rows of a frame; afterwards every rank has the conditions.
 #pragma once
 
+#include <vector>
+
 #include "zoetrope/communicator.h"
 
 #include "pipeline/conditions.h"
@@ -24,10 +26,11 @@ struct Character {
 // Collective over `world`; stage.options.vae_parallel says how many ranks share a frame. Without conditions
 // it does nothing. The ranks of this process share `shared`; the encoder's weights are released before this returns.
 // Animate's, segment by segment in this order. `before`: the last frames of the segment before, [V, H, W, 3] F32 in
-// [−1, 1], the same on every rank; null for the first one. The first call also fills
-// `character`.
+// [−1, 1] for one video of the batch after another, the same on every rank; null for the first segment. `dumps`: one
+// for each video; the first also has what all videos share. The first call also fills `character`.
 Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                          Dump& dump, int64_t segment, const TensorView& before, Character& character);
+                          const std::vector<Dump*>& dumps, int64_t segment, const TensorView& before,
+                          Character& character);
 
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
                              Dump& dump);

@@ -54,12 +54,14 @@ StepInput::StepInput(const Conditions& conditions, const Shape& latent) : condit
   Shape shape = latent;
   if (conditions.channels) shape[1] += conditions.channels.extent(1);
   input_ = Tensor(DType::kF32, shape);
-  if (conditions.channels) put(conditions.channels.view().select(0, 0), input_.view().select(0, 0), latent[1]);
+  if (conditions.channels && !own_channels())
+    put(conditions.channels.view().select(0, 0), input_.view().select(0, 0), latent[1]);
 }
 
-TensorView StepInput::of(const TensorView& latents) const {
+TensorView StepInput::of(const TensorView& latents, int64_t video) const {
   if (!input_) return latents;
   put(latents.select(0, 0), input_.view().select(0, 0), 0);
+  if (own_channels()) put(conditions_.channels.view().select(0, video), input_.view().select(0, 0), latents.extent(1));
   put_given_frames(conditions_, input_);
   return input_;
 }

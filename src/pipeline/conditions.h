@@ -21,7 +21,9 @@ struct FaceFrames {
 
 // Every part may be absent. All F32, whole, the same on every rank.
 struct Conditions {
-  Tensor channels;  // [1, C', T, h, w]: behind the latents' own channels in every step
+  // [1, C', T, h, w]: behind the latents' own channels in every step; [videos, C', T, h, w] where each video of a batch
+  // has its own
+  Tensor channels;
   Tensor
       given_frames;   // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
   Tensor pose;        // Animate: [1, C, T − 1, h, w]
@@ -39,10 +41,12 @@ class StepInput {
  public:
   // `latent`: [1, C, T, h, w]. The conditions must outlive this.
   StepInput(const Conditions& conditions, const Shape& latent);
-  // latents [1, C, T, h, w] → [1, C + C', T, h, w]; valid until the next call.
-  TensorView of(const TensorView& latents) const;
+  // latents [1, C, T, h, w] of a video of the batch → [1, C + C', T, h, w]; valid until the next call.
+  TensorView of(const TensorView& latents, int64_t video = 0) const;
 
  private:
+  bool own_channels() const { return conditions_.channels && conditions_.channels.extent(0) > 1; }
+
   const Conditions& conditions_;
   Tensor input_;
 };

@@ -32,9 +32,10 @@ int64_t frames_of_output(const DecodedPart& part, int64_t decoded) {
   return std::clamp<int64_t>(decoded - part.left_out, 0, part.frames);
 }
 
-// The place of a video's first frame of a segment among all frames of a journal. A batch has one segment.
+// The place of a video's first frame of a segment among all frames of a journal, which has the segment of one video
+// after that of another.
 int64_t place_in_journal(const Stage& stage, const DecodedPart& part, int64_t video) {
-  return video * stage.options.num_frames + part.first;
+  return stage.plan.videos * part.first + video * part.frames;
 }
 
 void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& output, int64_t video, int64_t count,
@@ -346,8 +347,10 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
 
 }  // namespace
 
-void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal, const FrameOutput& output) {
-  replay(stage, ranks, nullptr, journal, output, 0, output.part.frames);
+void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal,
+                   const std::vector<FrameOutput>& outputs) {
+  for (size_t v = 0; v < outputs.size(); ++v)
+    replay(stage, ranks, nullptr, journal, outputs[v], static_cast<int64_t>(v), outputs[v].part.frames);
 }
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,

@@ -33,7 +33,8 @@ struct FrameOutput {
   FrameSink* sink;
   TensorView floats, bytes;  // of a dump, [num_frames, H, W, 3] F32 and U8, or null
   DecodedPart part;
-  std::function<void()> finish{};  // called before the next video is decoded, so not of the last one
+  // Called before the next video is decoded, so not of the last one; null where the video has more segments.
+  std::function<void()> finish{};
 };
 
 // Where decoding is recorded, and where it goes on. On every rank but for what is rank 0's.
@@ -45,8 +46,9 @@ struct JournaledDecode {
   // Rank 0's: the record of these latents, to which it is added how far their decoding is.
   std::function<RunRecord()> record;
 };
-// Gives the output the frames of a whole segment from the journal, which is rank 0's. Collective over `ranks`.
-void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal, const FrameOutput& output);
+// Gives each output the frames of a whole segment from the journal, which is rank 0's. Collective over `ranks`.
+void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal,
+                   const std::vector<FrameOutput>& outputs);
 
 // Collective over `world`. Every rank has the whole latents, [videos, C, T, h, w] F32, normalised as the transformer
 // makes them; one video is decoded after another, into an output of its own. Ranks that do not decode return at once,

@@ -327,7 +327,7 @@ TensorView Denoiser::input_of(const TensorView& latents) {
   if (!batch_input_) return repeated(input_.of(latents), local_samples());
   const int64_t videos = setup_.plan.videos;
   for (int64_t video = 0; video < videos; ++video) {
-    const TensorView one = input_.of(latents.slice(0, video, video + 1));
+    const TensorView one = input_.of(latents.slice(0, video, video + 1), video);
     for (int64_t sample = video; sample < local_samples(); sample += videos)
       copy(stream_, batch_input_.view().slice(0, sample, sample + 1), one);
   }

@@ -127,6 +127,44 @@ TEST(Model, ABatchOfTwoExpertsAndOfCaches) {
   EXPECT_THAT(error_of([&] { one.generate(requests); }), HasSubstr("one video"));
 }
 
+// Segments of a video begin with its own frames.
+TEST(Model, ABatchOfSegments) {
+  const std::filesystem::path model = recorded_model("wan22_animate");
+  const TestFolder folder;
+  const auto video_of = [&](const std::string& name) {
+    std::filesystem::create_directory(folder / name);
+    for (const auto& entry : std::filesystem::directory_iterator(model / "inputs"))
+      if (entry.path().filename().string().starts_with(name + "_video"))
+        std::filesystem::copy(entry.path(), folder / name / entry.path().filename());
+    return (folder / name).string();
+  };
+  Request r = request("a red cat", 7);
+  r.num_frames = Request().num_frames;
+  r.num_inference_steps = 2;
+  r.image = (model / "inputs" / "image.png").string();
+  r.pose_video = video_of("replace_pose");
+  r.face_video = video_of("replace_face");
+  r.mode = AnimateMode::kReplace;
+  r.background_video = video_of("replace_background");
+  r.mask = video_of("replace_mask");
+  r.segment_frame_length = 5;
+  r.guidance_scale = 3;
+  std::vector<Request> requests{r, r, r};
+  requests[1].prompt = "two blue dogs";
+  requests[1].seed = 8;
+  requests[2].seed = 9;
+  for (const int64_t ranks : {1, 2, 3}) {
+    Model animate = Model::open(model, on_threads(ranks));
+    const std::vector<Video> batch = animate.generate(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Video alone = animate.generate(requests[i]);
+      EXPECT_TRUE(same(batch[i].latents, alone.latents)) << ranks << " ranks, video " << i;
+      EXPECT_TRUE(same(batch[i].frames, alone.frames)) << ranks << " ranks, video " << i;
+    }
+    EXPECT_FALSE(same(batch[0].frames, batch[2].frames)) << ranks;
+  }
+}
+
 // The pictures and videos that they follow are the same for all videos of a batch.
 TEST(Model, ABatchWithConditions) {
   const auto input = [](const char* model, const char* file) {

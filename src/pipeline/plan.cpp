@@ -161,12 +161,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   // The character's picture goes before Animate's video as reference images do before VACE's.
   plan.references = config.animate() ? 1 : static_cast<int64_t>(reference_paths(o).size());
   plan.segments = segments_of(o, config.animate());
-  if (config.animate()) {
-    note_segments(o, plan);
-    if (plan.videos > 1) {
-      fail("batch_size={}: a model for {} makes one video at a time; leave it out", plan.videos, model.kind.name);
-    }
-  }
+  if (config.animate()) note_segments(o, plan);
   plan.latent = checked_latent(o, model, plan.references, plan.segments.frames);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.out_channels;

@@ -280,6 +280,38 @@ TEST(Resume, SegmentsGoOn) {
   }
 }
 
+// Of each segment one video is decoded after the other.
+TEST(Resume, SegmentsOfABatchGoOn) {
+  const fs::path model = recorded_model("wan22_animate");
+  const TestFolder inputs;
+  Request r = request(2);
+  r.num_frames = Request().num_frames;
+  r.image = (model / "inputs" / "image.png").string();
+  r.pose_video = video_of(inputs, "animate_pose_video");
+  r.face_video = video_of(inputs, "animate_face_video");
+  r.segment_frame_length = 5;
+  std::vector<Request> requests{r, r};
+  requests[1].prompt = "two blue dogs";
+  requests[1].seed = 4;
+  Model animate = Model::open(model, on_threads(2));
+  const std::vector<Video> whole = animate.generate(requests);
+  EXPECT_FALSE(same(whole[0].frames, whole[1].frames));
+  // Frames are told of each video: this many have been told when it ends.
+  const auto check = [&](int64_t steps, int64_t told_frames) {
+    const TestFolder folder;
+    End end(steps);
+    int64_t told = 0;
+    end.callbacks.frames = [&](int64_t done, int64_t) { end.now = end.now || (done > 0 && ++told >= told_frames); };
+    interrupt(animate, requests, folder / "journal", end);
+    const Resumed rest = resume(animate, requests, folder / "journal");
+    for (size_t v = 0; v < requests.size(); ++v)
+      EXPECT_TRUE(same(rest.videos[v].frames, whole[v].frames))
+          << steps << " steps, " << told_frames << ", video " << v;
+  };
+  for (const int64_t steps : {1, 2, 3, 5}) check(steps, INT64_MAX);
+  for (const int64_t frames : {1, 2, 3, 4, 6, 8, 9}) check(INT64_MAX, frames);
+}
+
 // A batch is decoded video by video.
 TEST(Resume, ABatchGoesOnInItsSecondVideo) {
   std::vector<Request> requests{request(2, 9), request(2, 9)};

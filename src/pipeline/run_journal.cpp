@@ -129,7 +129,7 @@ Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& ca
   opened.from = RunRecord::from_bytes(bytes, journal_.folder);
   const RunRecord& from = opened.from;
   const Shape latents{plan_.videos, plan_.channels, plan_.latent[0], plan_.latent[1], plan_.latent[2]};
-  const Shape tail{plan_.segments.shared, options_.height, options_.width, 3};
+  const Shape tail{plan_.videos * plan_.segments.shared, options_.height, options_.width, 3};
   const auto within = [](int64_t value, int64_t low, int64_t high) { return low <= value && value <= high; };
   bool fits = within(from.segment, 0, plan_.segments.count - 1) && within(from.steps_done(), 0, plan_.steps()) &&
               from.run.seeds.size() == videos_.size() && (!from.latents || from.latents.shape() == latents) &&

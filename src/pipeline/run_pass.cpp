@@ -149,6 +149,11 @@ struct Run::PassState {
     return record;
   }
   Dump& dump(int64_t video) const { return pass.outputs[static_cast<size_t>(video)].dump; }
+  std::vector<Dump*> dumps() const {
+    std::vector<Dump*> all;
+    for (Output& output : pass.outputs) all.push_back(&output.dump);
+    return all;
+  }
   TensorView latents_of(int64_t video) const { return latents.view().slice(0, video, video + 1); }
 
   comm::Communicator& world;
@@ -162,7 +167,7 @@ struct Run::PassState {
   Tensor latents;  // [videos, C, T, h, w], of a segment
   // Animate
   Character character;
-  Tensor tail;  // [V, H, W, 3] F32: what the next segment begins with
+  Tensor tail;  // [videos·V, H, W, 3] F32: what the next segment begins with, of one video after another
   // Of the transformer: as long as somebody holds them, the next segment does not read them again.
   std::shared_ptr<const void> weights;
 
@@ -198,7 +203,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   if (has_conditions(s.stage, inputs_)) s.memory.begin(planner::kConditions);
   phase.emplace(lane, "phase: conditions");
   const Conditions conditions =
-      animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dump(0), segment, s.tail, s.character)
+      animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps(), segment, s.tail, s.character)
                : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dump(0));
   s.memory.begin(planner::kTransformer);
   phase.emplace(lane, "phase: load and prepare");
@@ -292,30 +297,35 @@ void Run::take_latents(PassState& s, const RunRecord& from) {
 // From latents to frames of the output, and to those that the next segment begins with.
 void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latents) {
   const Segments& segments = plan_.segments;
-  DecodedPart part = part_of(segment);
+  const bool last = segment + 1 == segments.count;
   const Shape frame{options_.height, options_.width, 3};
   const bool first = s.world.rank() == 0;
   const RunRecord* from = s.from(segment);
   const bool goes_on = from != nullptr && from->decode;
   // Its first frames may be decoded already.
-  if (!part.last) {
+  if (!last) {
     s.tail = goes_on && from->tail
                  ? copy_of(from->tail)
-                 : Tensor::uninitialized(DType::kF32, {segments.shared, frame[0], frame[1], frame[2]});
+                 : Tensor::uninitialized(DType::kF32, {plan_.videos * segments.shared, frame[0], frame[1], frame[2]});
   }
-  if (first && !part.last) part.tail = s.tail;
   s.memory.begin(planner::kVae);
   NoFrames nobody;
   std::vector<FrameOutput> to;
-  for (Output& output : s.pass.outputs) {
+  for (int64_t v = 0; v < plan_.videos; ++v) {
+    Output& output = s.pass.outputs[static_cast<size_t>(v)];
+    DecodedPart part = part_of(segment);
     FrameSink* sink = output.sink.get();
     if (first && sink == nullptr) sink = &nobody;
     reserve_frames(output);
-    if (model_.kind.animation.taken && first) {
+    if (first && !last) part.tail = s.tail.view().slice(0, v * segments.shared, (v + 1) * segments.shared);
+    const bool decodes = !goes_on || v >= from->decode->video;
+    if (model_.kind.animation.taken && first && decodes) {
       part.decoded = output.dump.reserve(fmt::format("segment.{}.decoded", segment), DType::kF32,
                                          {1, 3, segments.frames, frame[0], frame[1]});
     }
-    to.push_back({sink, output.floats, output.bytes, part, [&] { finish(output, s.timing); }});
+    std::function<void()> ends;
+    if (last) ends = [&] { finish(output, s.timing); };
+    to.push_back({sink, output.floats, output.bytes, part, std::move(ends)});
   }
   const auto record = [&] {
     RunRecord denoised = s.record(segment);
@@ -328,7 +338,7 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
   if (s.journal() != nullptr && !goes_on) s.journal()->record(record());
   s.world.set_step("the decoding of frames");
   decode_frames(s.stage, s.world, open_.vae_decoder, latents, to, journaled ? &*journaled : nullptr);
-  if (part.last) return;
+  if (last) return;
   s.world.broadcast(0, s.tail.view().raw(), s.tail.view().bytes(), "frames that segments share");
   if (s.journal() == nullptr) return;
   RunRecord next;
@@ -340,10 +350,13 @@ void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latent
 
 // One that another process has made: its frames are in the journal.
 void Run::skip_segment(PassState& s, int64_t segment) {
-  draw_noise(s, segment);                   // the next one's is drawn behind it
-  Output& output = s.pass.outputs.front();  // a batch has one segment
-  if (output.sink != nullptr) reserve_frames(output);
-  replay_frames(s.stage, s.world, s.journal(), {output.sink.get(), output.floats, output.bytes, part_of(segment)});
+  draw_noise(s, segment);  // the next one's is drawn behind it
+  std::vector<FrameOutput> to;
+  for (Output& output : s.pass.outputs) {
+    if (output.sink != nullptr) reserve_frames(output);
+    to.push_back({output.sink.get(), output.floats, output.bytes, part_of(segment)});
+  }
+  replay_frames(s.stage, s.world, s.journal(), to);
 }
 
 // Where a segment's frames are in the output.

@@ -66,7 +66,8 @@ struct RunRecord {
   Tensor latents;         // [videos, C, T, h, w] F32; empty before the first step of the first segment
   DenoiseState denoise;   // while !denoised and a step is done
   std::optional<StepCacheReport> step_cache;  // of all segments that are denoised
-  Tensor tail;                                // frames that the next segment begins with, as far as they are decoded
+  // [videos·V, H, W, 3]: frames that the next segment begins with, as far as they are decoded.
+  Tensor tail;
   std::optional<DecodeState> decode;
   std::vector<uint64_t> frames;  // checksums of the frames in the output so far, in its order
 

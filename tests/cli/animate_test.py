@@ -176,6 +176,28 @@ def the_settings_of_a_clip_make_it_again(cwd):
 
 
 @test
+def a_batch_has_the_bits_of_its_videos(cwd):
+    """Every segment of each; what all videos share is in the first one's dump."""
+    def dumps(start, *more):
+        result = run([*start, harness.PROGRAM, "generate", *words(cwd, "replace", num_videos=2, output="clip.mp4"),
+                      "dump=d", *more], cwd, env=MPI_ENV)
+        assert result.returncode == 0, result.stderr
+        return [read_tensors(pathlib.Path(cwd) / f"d_{i:03}" / "run.safetensors") for i in range(2)]
+    starts = [([], ["ranks=1"]), ([], ["ranks=4", "threads=2", "data_parallelism=2"])]
+    if shutil.which("mpirun"):
+        starts.append((["mpirun", "-n", "3"], ["data_parallelism=1"]))
+    for start, more in starts:
+        singles = dumps(start, *more)
+        batch = dumps(start, *more, "batch_size=2")
+        for i, tensors in enumerate(batch):
+            assert i > 0 or tensors.keys() == singles[i].keys()
+            assert {"segment.1.condition", "segment.1.latents.1", "segment.1.decoded", "frames"} <= tensors.keys(), tensors.keys()
+            for name, value in tensors.items():
+                assert value == singles[i][name], (more, i, name)
+        assert batch[0]["segment.1.condition"] != batch[1]["segment.1.condition"]
+
+
+@test
 def the_planner_knows_the_published_model(cwd):
     configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
     result = run([harness.PROGRAM, "plan", configs / "wan2.2_animate_14b.yml", "hardware=h100_8", "ranks=8",
@@ -209,7 +231,6 @@ refusal("an_overlap_of_another_length", {"prev_segment_conditioning_frames": 3},
 refusal("fewer_frames_than_the_overlap", {"pose_video": lambda cwd: video(cwd, "animate", "pose", 1)},
         "pose_video (command line): 1 frames are too few")
 refusal("another_number_of_frames", {"num_frames": 33}, "num_frames=33", "as many frames as pose_video has, 10")
-refusal("a_batch_is_refused", {"num_videos": 2, "batch_size": 2}, "batch_size=2", "one video at a time")
 refusal("a_pose_that_is_no_video", {"pose_video": lambda cwd: MODEL / "case.json"}, "case.json")
 refusal("an_empty_face", {"face_video": lambda cwd: video(cwd, "none", "face")}, "holds no .png")
 

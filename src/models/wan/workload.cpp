@@ -236,7 +236,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.segments * size.videos);
   // What the next segment begins with.
   constexpr int64_t kMostShared = 5;
-  if (size.segments > 1) vae.kept += frame * kMostShared;
+  if (size.segments > 1) vae.kept += frame * (kMostShared * size.videos);
   return vae;
 }
 
@@ -326,8 +326,9 @@ std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& s
   if (config.vace()) {
     clips = {size.frames, size.frames};
     clips.insert(clips.end(), static_cast<size_t>(size.reference_images), 1);
-  } else if (config.animate()) {  // the picture; of each segment its pose and its condition
-    clips.assign(static_cast<size_t>(2 * size.segments), size.frames);
+  } else if (config.animate()) {
+    // The picture; of each segment its pose and its condition, which behind the first one is each video's own.
+    clips.assign(static_cast<size_t>(size.segments + 1 + (size.segments - 1) * size.videos), size.frames);
     clips.push_back(1);
   } else if (config.in_channels > configs.vae.z_dim) {
     clips = {size.frames};
@@ -360,7 +361,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   // model's input, and that input; the control video; the rows of the prompts.
   constexpr int64_t kLatents = 8;
   const int64_t condition = config.in_channels - configs.vae.z_dim;
-  const int64_t conditions = condition > 0 ? condition + config.in_channels : 0;
+  const int64_t own = config.animate() && size.segments > 1 ? size.videos : 1;  // each video's
+  const int64_t conditions = condition > 0 ? condition * own + config.in_channels : 0;
   const int64_t control = config.vace() ? config.vace_in_channels : config.animate() ? config.out_channels : 0;
   const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
   // In a batch the input of each sample.
