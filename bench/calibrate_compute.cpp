@@ -56,29 +56,28 @@ class DtypeMeter {
     if (rank_.least(int8_ != nullptr ? 1 : 0) == 1) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows);
     using kernels::Softmax;
     for (const int64_t size : kShorter)
-      attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys, Softmax::kOnline);
-    attend({&figures_.attention, "attention", "queries", kLongKeys, {}}, kLongKeys, kLongKeys, Softmax::kOnline);
+      attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys);
+    attend({&figures_.attention, "attention", "queries", kLongKeys, {}}, kLongKeys, kLongKeys);
     for (const int64_t size : kShorter)
-      attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size, Softmax::kOnline);
+      attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size);
     attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
-           Softmax::kFixedMax);
+           {.softmax = Softmax::kFixedMax});
     // As with matrices.
-    if (rank_.least(machine::has_int8_attention(dtype_) ? 1 : 0) == 1)
+    if (rank_.least(kernels::FlashAttention::int8_refusal(dtype_).empty() ? 1 : 0) == 1)
       attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
-             Softmax::kOnline, 0, true);
+             {.int8 = true});
     figures_.kernel = AttentionWork(rank_.stream(), dtype_, 1, 1).implementation();
     if (figures_.kernel != "scalar")
       for (const int64_t rows : kTileRows)
-        attend({&figures_.tile_rows, "attention", "rows a tile", rows, {}}, kLongKeys, kLongKeys, Softmax::kOnline,
-               rows);
+        attend({&figures_.tile_rows, "attention", "rows a tile", rows, {}}, kLongKeys, kLongKeys, {.tile_rows = rows});
     cases_.push_back({&figures_.convolution, "convolution", "taps", 27, [this] { return convolutions_.next(); }});
   }
   void multiply(MeasuredCurve* curve, const char* figure, const machine::LayerWeights& weights, int64_t rows) {
     auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights, rows);
     cases_.push_back({curve, figure, "rows", rows, [gemms] { return gemms->next(); }});
   }
-  void attend(Case one, int64_t queries, int64_t keys, kernels::Softmax softmax, int64_t tile = 0, bool int8 = false) {
-    auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, softmax, tile, int8);
+  void attend(Case one, int64_t queries, int64_t keys, const machine::AttentionVariant& variant = {}) {
+    auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, variant);
     one.work = [work] { return work->attend(); };
     cases_.push_back(std::move(one));
   }

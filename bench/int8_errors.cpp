@@ -12,7 +12,7 @@
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
-#include "machine/layer_work.h"
+#include "kernels/flash_attention/flash_attention.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
@@ -38,6 +38,8 @@ std::map<std::string, size_t, std::less<>> stages_of(const wan::TransformerConfi
     stages.emplace(fmt::format("vace.{}.control", i), stages.size());
   return stages;
 }
+
+bool attends_in_int8() { return kernels::FlashAttention::int8_refusal(DType::kBF16).empty(); }
 
 double distance(const TensorView& a, const TensorView& b) {
   double error = 0, norm = 0;
@@ -92,7 +94,7 @@ class Measurement {
     // The weights of one dtype at a time: together they need half as much memory again.
     with_weights(config_, [&](const Weights& weights) {
       with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
-      if (!machine::has_int8_attention(DType::kBF16)) return;
+      if (!attends_in_int8()) return;
       with_forward(weights, {.attention_dtype = attention::AttentionDtype::kInt8}, [&](Forward& forward) {
         each_timestep([&](size_t t) { at_[t].attention = error_of_all(forward, t); });
       });
@@ -238,8 +240,7 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   const Tensor text = text_of(model, settings, stream);
   int64_t total = 0, done = 0;
   for (const pipeline::Expert& expert : model.experts)
-    total +=
-        settings.timesteps * (expert.config.block_count() + 4 + (machine::has_int8_attention(DType::kBF16) ? 1 : 0));
+    total += settings.timesteps * (expert.config.block_count() + 4 + (attends_in_int8() ? 1 : 0));
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "kernels/cpu_features.h"
+#include "kernels/flash_attention/flash_attention.h"
 #include "parallel/exchange.h"
 #include "parallel/shards.h"
 
@@ -220,12 +220,8 @@ void check_kv_exchange(KVExchange exchange, DType dtype) {
 
 void check_attention_dtype(AttentionDtype attention_dtype, DType dtype) {
   if (attention_dtype == AttentionDtype::kAsComputed) return;
-  if (dtype != DType::kBF16) {
-    fail("attention_dtype=int8: attention is computed in float32, and int8 is of bf16; leave one of them out");
-  }
-  if (!kernels::cpu_features().avx512_vnni) {
-    fail("attention_dtype=int8: this CPU has no AVX512-VNNI; leave it out");
-  }
+  if (const std::string why = kernels::FlashAttention::int8_refusal(dtype); !why.empty())
+    fail("attention_dtype=int8: {}; leave it out", why);
 }
 
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange) {

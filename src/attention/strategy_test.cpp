@@ -337,8 +337,7 @@ TEST(Plan, RefusesStrategies) {
 TEST(Plan, RefusesInt8WhereItIsNotPossible) {
   const Strategy int8{.attention_dtype = AttentionDtype::kInt8};
   EXPECT_EQ(plan_refusal(kProblem, int8),
-            "attention_dtype=int8: attention is computed in float32, and int8 is of bf16; leave one of them "
-            "out");
+            "attention_dtype=int8: attention is computed in float32, and int8 is of bf16; leave it out");
   Problem problem = kProblem;
   problem.dtype = DType::kBF16;
   const bool possible = kernels::cpu_features().avx512_vnni;

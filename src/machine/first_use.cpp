@@ -112,17 +112,18 @@ class Meter {
     }
     {
       const double deadline = budget_.deadline(kAttentionShare + kPeakWindow);
+      const bool attends_in_int8 = kernels::FlashAttention::int8_refusal(dtype).empty();
       peak(isa, rates);
       rates.attention_tokens = fits(kAttentionTokens, deadline, [&](int64_t tokens) {
-        return (has_int8_attention(dtype) ? 3 : 2) * AttentionWork::flop(stream_.team().size(), tokens, tokens);
+        return (attends_in_int8 ? 3 : 2) * AttentionWork::flop(stream_.team().size(), tokens, tokens);
       });
       const int64_t tokens = rates.attention_tokens;
       AttentionWork online(stream_, dtype, tokens, tokens);
-      AttentionWork fixed(stream_, dtype, tokens, tokens, kernels::Softmax::kFixedMax);
+      AttentionWork fixed(stream_, dtype, tokens, tokens, {.softmax = kernels::Softmax::kFixedMax});
       std::vector<std::function<double()>> works{[&] { return online.attend(); }, [&] { return fixed.attend(); }};
       std::optional<AttentionWork> int8;
-      if (has_int8_attention(dtype)) {
-        int8.emplace(stream_, dtype, tokens, tokens, kernels::Softmax::kOnline, 0, true);
+      if (attends_in_int8) {
+        int8.emplace(stream_, dtype, tokens, tokens, AttentionVariant{.int8 = true});
         works.emplace_back([&] { return int8->attend(); });
       }
       const std::vector<double> found = best_each(deadline, works);

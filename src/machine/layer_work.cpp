@@ -235,10 +235,8 @@ double AttentionWork::flop(int threads, int64_t queries, int64_t keys) {
   return 4.0 * static_cast<double>(queries * keys) * static_cast<double>(kLayerHeadDim * std::max(2, threads));
 }
 
-bool has_int8_attention(DType dtype) { return dtype == DType::kBF16 && kernels::cpu_features().avx512_vnni; }
-
-AttentionWork::AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys, kernels::Softmax softmax,
-                             int64_t tile_rows, bool int8)
+AttentionWork::AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys,
+                             const AttentionVariant& variant)
     : stream_(stream),
       heads_(std::max(2, stream.team().size())),
       flop_(flop(stream.team().size(), queries, keys)),
@@ -250,11 +248,11 @@ AttentionWork::AttentionWork(Stream& stream, DType dtype, int64_t queries, int64
         problem.head_dim = kLayerHeadDim;
         problem.dtype = dtype;
         problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(kLayerHeadDim)));
-        problem.softmax = softmax;
-        problem.int8 = int8;
+        problem.softmax = variant.softmax;
+        problem.int8 = variant.int8;
         const kernels::TileCache cache(kernels::TileCache::default_file());
-        if (tile_rows == 0) problem.tiles = tuned_tiles(problem, stream, cache, kernels::WhenUnknown::kTable);
-        problem.tiles.query = std::max(problem.tiles.query, tile_rows);
+        if (variant.tile_rows == 0) problem.tiles = tuned_tiles(problem, stream, cache, kernels::WhenUnknown::kTable);
+        problem.tiles.query = std::max(problem.tiles.query, variant.tile_rows);
         return problem;
       }()) {
   // Scores with the spread of normal deviates, so that the running maximum changes as often.

@@ -103,15 +103,16 @@ class Convolutions {
   size_t turn_ = 0;
 };
 
-// Whether this CPU multiplies attention of a dtype in int8.
-bool has_int8_attention(DType dtype);
+struct AttentionVariant {
+  kernels::Softmax softmax = kernels::Softmax::kOnline;
+  int64_t tile_rows = 0;  // of queries; 0: as a run on this machine has them
+  bool int8 = false;      // multiplied in int8, where FlashAttention::int8_refusal() is empty
+};
 
 // One block of attention with at least two heads and at least one per thread.
 class AttentionWork {
  public:
-  // Tiles of `tile_rows` rows; 0: those of a run on this machine. `int8`: multiplied in int8, see has_int8_attention().
-  AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys,
-                kernels::Softmax softmax = kernels::Softmax::kOnline, int64_t tile_rows = 0, bool int8 = false);
+  AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys, const AttentionVariant& variant = {});
   double attend();          // FLOP
   double fold(int blocks);  // as a ring does: `blocks` blocks into a state
   const char* implementation() const { return kernel_.implementation(); }

@@ -199,6 +199,11 @@ std::string FlashAttention::refusal(const FlashProblem& problem, const std::stri
   return fmt::format("there is no implementation '{}'", name);
 }
 
+std::string FlashAttention::int8_refusal(DType dtype) {
+  if (dtype != DType::kBF16) return "attention is computed in float32, and int8 is of bf16";
+  return cpu_features().avx512_vnni ? "" : "this CPU has no AVX512-VNNI";
+}
+
 std::unique_ptr<FlashState> FlashAttention::make_state() const { return std::make_unique<RowState>(impl_->problem); }
 size_t FlashAttention::state_bytes() const { return row_state_bytes(impl_->problem); }
 

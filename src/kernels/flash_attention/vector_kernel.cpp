@@ -466,7 +466,7 @@ Refusal avx512_refusal(const FlashProblem& problem) {
 
 Refusal avx512_int8_refusal(const FlashProblem& problem) {
   if (!problem.int8) return "multiplies in int8 only";
-  if (!cpu_features().avx512_vnni) return "needs AVX512-VNNI";
+  if (std::string why = FlashAttention::int8_refusal(problem.dtype); !why.empty()) return why;
   return std::nullopt;
 }
 
