@@ -183,7 +183,7 @@ std::vector<int> world_members(MPI_Comm comm) {
   MPI_Group_free(&world);
   const auto outside = std::find(members.begin(), members.end(), MPI_UNDEFINED);
   if (outside != members.end())
-    fail("wrap_mpi: rank {} of the communicator is no process of MPI_COMM_WORLD", outside - members.begin());
+    fail("wrap_mpi: rank {} of the communicator is not a process of MPI_COMM_WORLD", outside - members.begin());
   return members;
 }
 
@@ -231,7 +231,7 @@ std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& 
   if (provided < MPI_THREAD_MULTIPLE)
     fail("wrap_mpi: MPI was initialised without MPI_THREAD_MULTIPLE; call MPI_Init_thread with it");
   const MPI_Comm comm = *static_cast<const MPI_Comm*>(mpi_comm);
-  if (comm == MPI_COMM_NULL) fail("wrap_mpi: the communicator is MPI_COMM_NULL; this rank is no member of any");
+  if (comm == MPI_COMM_NULL) fail("wrap_mpi: the communicator is MPI_COMM_NULL; this rank is not a member of any");
   mpi::Runtime& runtime = mpi::Runtime::instance();
   std::vector<int> members = mpi::world_members(comm);
   int rank = 0;

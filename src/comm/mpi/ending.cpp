@@ -23,8 +23,9 @@ constexpr double kAnswerStopped = 2;
 constexpr Seconds kGather{0.25};  // for the others to say what they do, when a process has ended
 constexpr Seconds kPause{1};      // this long without a poll, and the process was stopped
 constexpr std::chrono::seconds kQuiet{2};
-constexpr Seconds kAbort{1};     // for MPI_Abort
-constexpr Seconds kFinalise{1};  // for MPI_Finalize of ranks that run
+constexpr Seconds kAbort{1};          // for MPI_Abort
+constexpr Seconds kFinalise{2};       // for MPI_Finalize of ranks that run, where the run has failed
+constexpr Seconds kFinaliseWell{10};  // the least elsewhere: many ranks may share a core
 
 }  // namespace
 
@@ -175,17 +176,24 @@ Seconds Ending::grace() const {
 }
 
 std::unique_ptr<FinaliseLimit> Ending::limit_finalising() const {
+  // Ranks that have not ended together come here whenever they like.
+  if (!released_) return nullptr;
   if (stopped_) {
     const Seconds left = grace() - (Clock::now() - stopped_at_);
     return std::make_unique<FinaliseLimit>(std::max(left, kFinalise), "");
   }
-  const Seconds limit(timeout_seconds_);
-  return std::make_unique<FinaliseLimit>(
-      collector_ == rank_ ? limit : limit + kAnswer,
-      fmt::format(
-          "rank {} waited {:g} s at the end of the run for ranks that are stopped or gone; what the run wrote is "
-          "complete",
-          rank_, timeout_seconds_));
+  Seconds limit = std::max(Seconds(timeout_seconds_), kFinaliseWell);
+  // One of them says so: the collector, or where that is stopped the first of the others.
+  const int second = collector_ == 0 ? 1 : 0;
+  if (rank_ != collector_) limit += rank_ == second ? kAnswer : 2 * kAnswer;
+  std::string why;
+  if (rank_ == collector_ || rank_ == second) {
+    why = fmt::format(
+        "rank {} waited {:g} s at the end of the run for ranks that are stopped or gone; what the run wrote is "
+        "complete",
+        rank_, limit.count());
+  }
+  return std::make_unique<FinaliseLimit>(limit, std::move(why));
 }
 
 // A rank that has ended waits for those that have not, for as long as they compute: rank 0 may encode a video. So it

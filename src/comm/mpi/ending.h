@@ -7,7 +7,8 @@
 //   a body ends      → kEnded to the collector (the reporter after a failure, otherwise rank 0)
 //   all have ended   → collector sends kRelease; all ranks call MPI_Finalize
 //   some do not end  → after kGrace seconds the reporter calls MPI_Abort, which ends stopped processes too
-//   some do not call MPI_Finalize, because they were stopped in between → after a while the others exit
+//   some do not call MPI_Finalize, because they were stopped in between → after a while the others exit, and the
+//   launcher ends the job (srun: with --kill-on-bad-exit). Not where the program itself calls MPI_Finalize.
 //
 // Two failures are reported before a body ends: a wait that has passed its deadline, and a process that has ended.
 // After them less is waited for: until all have ended but those that do not answer, or for kGraceStalled.
@@ -27,7 +28,8 @@ class Ending {
  public:
   Ending(Runtime& runtime, int rank, int size);
 
-  // All called with the runtime's mutex held, on the progress thread but for begin() and is_paused().
+  // All called with the runtime's mutex held, on the progress thread, unless they say otherwise or are begin() or
+  // is_paused().
   void begin(double timeout_seconds) { timeout_seconds_ = timeout_seconds; }
   void body_ended(const std::string& failure, double timeout_seconds);
   // `text`: a sentence, and lines on who waits for whom.
@@ -36,7 +38,8 @@ class Ending {
   void poll();  // deadlines
   bool released() const { return released_; }
   bool failed() const { return stopped_; }
-  // For MPI_Finalize, behind the release: what is left of a failed run's grace, else the deadline of a wait.
+  // For MPI_Finalize, without the mutex: what is left of a failed run's grace, else the deadline of a wait; null where
+  // the ranks have not ended together.
   std::unique_ptr<FinaliseLimit> limit_finalising() const;
   // Whether this process has been stopped for a while, or still is.
   bool is_paused() const;

@@ -1,5 +1,6 @@
 #include "comm/mpi/finalise_limit.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -25,6 +26,7 @@ void FinaliseLimit::wait() {
   for (auto waited = limit_; waited.count() > 0; waited -= kSlice)
     if (changed_.wait_for(lock, kSlice, [this] { return finalised_; })) return;
   if (!why_.empty()) print_error("zoetrope: {}\n", why_);
+  std::fflush(stdout);
   std::_Exit(EXIT_FAILURE);
 }
 

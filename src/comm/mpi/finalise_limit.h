@@ -1,5 +1,5 @@
 // MPI_Finalize waits for all ranks, also for one that has been stopped since the run was over. This ends the process
-// where that takes too long, and mpirun then ends the others.
+// where that takes too long, and the launcher then ends the others.
 #pragma once
 
 #include <chrono>

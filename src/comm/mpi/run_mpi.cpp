@@ -20,7 +20,7 @@ int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& o
     failure = error.what();
     if (failure.empty()) failure = "an exception without a message";
   } catch (...) {
-    failure = "an exception that is no std::exception";
+    failure = "an exception that is not a std::exception";
   }
   const bool went_well = runtime.end_run(failure, options.timeout_seconds);
   runtime.finish();

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -41,14 +42,14 @@ void stop_this_process() {
   raise(SIGSTOP);
 }
 
-// Of one job: while the file is there, the thread of rank 1 does not go on.
+// Of one job: the file says that a rank's thread does not go on any more.
 std::string stuck_file() { return "/tmp/zoetrope_stuck_" + std::to_string(getppid()); }
 char stuck_path[64];
 
-// Rank 1's thread does not go on behind its body, before MPI_Finalize; the body of rank 0 ends after that.
-void stop_thread_behind_body(Communicator& comm) {
+// A rank's thread does not go on behind its body, before MPI_Finalize; the body of its neighbour ends after that.
+void stop_thread_behind_body(Communicator& comm, int stopped) {
   comm.barrier();
-  if (comm.rank() == 1) {
+  if (comm.rank() == stopped) {
     std::snprintf(stuck_path, sizeof stuck_path, "%s", stuck_file().c_str());
     std::signal(SIGUSR1, [](int) {
       close(open(stuck_path, O_CREAT | O_WRONLY, 0600));
@@ -59,7 +60,7 @@ void stop_thread_behind_body(Communicator& comm) {
       pthread_kill(rank, SIGUSR1);
     }).detach();
   }
-  if (comm.rank() != 0) return;
+  if (comm.rank() != 1 - stopped) return;
   while (access(stuck_file().c_str(), F_OK) != 0) sleep_for(0.05);
   unlink(stuck_file().c_str());
 }
@@ -165,10 +166,11 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
        comm.exchange({}, {&piece, 1}, "late").wait();
        stopper.join();
      }},
-    {"thread_stops_behind_its_body", stop_thread_behind_body},
+    {"thread_stops_behind_its_body", [](Communicator& comm) { stop_thread_behind_body(comm, 1); }},
+    {"thread_0_stops_behind_its_body", [](Communicator& comm) { stop_thread_behind_body(comm, 0); }},
     {"thread_stops_behind_its_body_and_one_fails",
      [](Communicator& comm) {
-       stop_thread_behind_body(comm);
+       stop_thread_behind_body(comm, 1);
        if (comm.rank() == 0) throw Error("the output is not writable");
      }},
     {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
@@ -182,7 +184,16 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
 
 }  // namespace
 
+// Ranks that do not end together come to finish_mpi() when they like, here much later than any deadline.
+int finish_apart() {
+  const std::unique_ptr<Communicator> world = zoetrope::comm::mpi_world({.timeout_seconds = 1});
+  if (world->rank() == 0) sleep_for(14);
+  zoetrope::comm::finish_mpi();
+  return 0;
+}
+
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "finish_apart") return finish_apart();
   const auto scenario = kScenarios.find(argc == 2 ? argv[1] : "");
   if (scenario == kScenarios.end()) {
     std::fprintf(stderr, "no such scenario\n");

@@ -103,7 +103,7 @@ TEST(RunMpi, ErrorOfOneRankEndsAll) {
   for (const auto& [scenario, error] : {std::pair("one_fails", "shard 2 is missing"),
                                         {"rank_0_fails", "the output is not writable"},
                                         {"one_fails_at_the_end", "too late"},
-                                        {"no_std_exception", "an exception that is no std::exception"},
+                                        {"no_std_exception", "an exception that is not a std::exception"},
                                         {"fails_amid_transfers", "given up"}}) {
     SCOPED_TRACE(scenario);
     const Outcome result = run(scenario);
@@ -197,9 +197,16 @@ TEST(RunMpi, StalledThreadIsNamedAndEndsTheRun) {
 
 // Between the end of its body and MPI_Finalize, which waits for all ranks.
 TEST(RunMpi, ThreadThatStopsBehindItsBodyEndsTheRun) {
-  const Outcome well = run("thread_stops_behind_its_body", 3);
-  expect_one_error(well, "rank 0 waited 2 s at the end of the run for ranks that are stopped or gone");
+  constexpr const char* kSays = " s at the end of the run for ranks that are stopped or gone";
+  expect_one_error(run("thread_stops_behind_its_body", 3), std::string("rank 0 waited 10") + kSays);
+  expect_one_error(run("thread_0_stops_behind_its_body", 3), std::string("rank 1 waited 14") + kSays);
   expect_one_error(run("thread_stops_behind_its_body_and_one_fails", 3), "the output is not writable");
+}
+
+TEST(RunMpi, RanksThatFinishApartWaitForEachOther) {
+  const Outcome result = run("finish_apart", 2);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(without_hwloc(result.output), "");
 }
 
 TEST(RunMpi, RankThatLeavesEndsTheRun) { EXPECT_NE(run("leaves_without_mpi").exit_code, 0); }

@@ -178,6 +178,7 @@ void Runtime::initialise() {
 }
 
 void Runtime::finalise() {
+  const std::unique_ptr<FinaliseLimit> limit = owns_mpi_ ? ending_->limit_finalising() : nullptr;
   for (size_t i = 0; i < requests_.size(); ++i)
     if (slots_[i].control_receive) {
       MPI_Cancel(&requests_[i]);
@@ -188,7 +189,6 @@ void Runtime::finalise() {
     }
   // Data that was not received after a failure is left to MPI_Finalize.
   if (owns_mpi_) {
-    const std::unique_ptr<FinaliseLimit> limit = ending_->limit_finalising();
     MPI_Finalize();
     return;
   }
