@@ -102,10 +102,14 @@ Callbacks make_callbacks(bool speaks) {
     if (*denoise) (*denoise)->update_part("layer", done, total);
   };
   const auto decode = std::make_shared<std::unique_ptr<Progress>>();
-  callbacks.frames = [decode, decoding](int64_t done, int64_t total) {
+  const auto decoded = std::make_shared<int64_t>(0);
+  callbacks.frames = [decode, decoding, decoded](int64_t done, int64_t total) {
+    // Of a batch, each video has its own frames.
+    const bool begins = !*decode || !*decoding || done < *decoded;
     if (!*decode) *decode = std::make_unique<Progress>("Decode", "frame");
-    if (!*decoding) (*decode)->restart(done);
+    if (begins) (*decode)->restart(done);
     *decoding = true;
+    *decoded = done;
     (*decode)->update(done, total);
     if (done == total) decode->reset();
   };

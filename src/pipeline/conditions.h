@@ -22,7 +22,7 @@ struct FaceFrames {
 // Every part may be absent. All F32, whole, the same on every rank.
 struct Conditions {
   // [1, C', T, h, w]: behind the latents' own channels in every step; [videos, C', T, h, w] where each video of a batch
-  // has its own
+  // has its own, which is Animate's from the second segment on
   Tensor channels;
   Tensor
       given_frames;   // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
@@ -100,7 +100,8 @@ Tensor mask_channels(const TensorView& mask, int64_t video_frames, const Shape& 
 
 // ---- sizes ----
 
-// The shape of a picture at about `area` pixels, in whole multiples of `unit` (section 7.5); at least one of them.
+// The shape of a picture at about `area` pixels, in whole multiples of `unit` (wan.md section 7.5); at least one of
+// them.
 io::ImageSize size_of_area(io::ImageSize picture, int64_t area, int64_t unit);
 // The size that the reference conditions on: a video's own, shrunk to no more pixels than `frame`, in multiples of
 // `unit`.

@@ -91,6 +91,12 @@ void interrupt(Model& model, std::vector<Request> requests, const fs::path& jour
   EXPECT_THAT(end.notes, HasSubstr("resume=" + journal.string()));
 }
 
+// Goes on and ends again.
+void interrupt_again(Model& model, std::vector<Request> requests, const fs::path& journal, End& end) {
+  for (Request& r : requests) r.resume = journal.string();
+  EXPECT_THROW(model.generate(requests, {}, end.callbacks), Error);
+}
+
 struct Case {
   const char* name;
   const char* model = "wan21_t2v";
@@ -278,6 +284,14 @@ TEST(Resume, SegmentsGoOn) {
     const Resumed rest = resume(animate, {r}, folder / "journal");
     EXPECT_TRUE(same(rest.videos[0].frames, whole.frames)) << steps << " steps, " << frames << " frames";
   }
+  // Ended twice in the last segment, whose first frames come from the one before.
+  for (const int64_t frames : {all - 2, all - 1}) {
+    const TestFolder folder;
+    End steps(6), again(INT64_MAX, frames);
+    interrupt(animate, {r}, folder / "journal", steps);
+    interrupt_again(animate, {r}, folder / "journal", again);
+    EXPECT_TRUE(same(resume(animate, {r}, folder / "journal").videos[0].frames, whole.frames)) << frames << " frames";
+  }
 }
 
 // Of each segment one video is decoded after the other.
@@ -310,6 +324,12 @@ TEST(Resume, SegmentsOfABatchGoOn) {
   };
   for (const int64_t steps : {1, 2, 3, 5}) check(steps, INT64_MAX);
   for (const int64_t frames : {1, 2, 3, 4, 6, 8, 9}) check(INT64_MAX, frames);
+  const TestFolder folder;
+  End steps(6), again(INT64_MAX, whole[0].frames.extent(0));  // the first video is complete then
+  interrupt(animate, requests, folder / "journal", steps);
+  interrupt_again(animate, requests, folder / "journal", again);
+  const Resumed rest = resume(animate, requests, folder / "journal");
+  for (size_t v = 0; v < requests.size(); ++v) EXPECT_TRUE(same(rest.videos[v].frames, whole[v].frames)) << v;
 }
 
 // A batch is decoded video by video.

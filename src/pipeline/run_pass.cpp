@@ -289,6 +289,7 @@ void Run::draw_noise(PassState& s, int64_t segment) const {
 // The final latents of a segment that another process has denoised.
 void Run::take_latents(PassState& s, const RunRecord& from) {
   draw_noise(s, from.segment);
+  if (from.tail) s.tail = copy_of(from.tail);
   std::memcpy(s.latents.view().raw(), from.latents.view().raw(), s.latents.view().bytes());
   const bool last = from.segment + 1 == plan_.segments.count;
   if (s.pass.trace != nullptr && last && s.pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *s.pass.trace);
@@ -444,7 +445,8 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
 // When the output has every frame: the files get their names.
 void Run::finish(Output& output, trace::Timing& timing) {
   if (output.sink == nullptr) return;
-  const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
+  const trace::Timing::Scope whole(timing, "Inference/VAE decode"),
+      part(timing, "Inference/VAE decode/host formatting");
   output.dump.prepare();
   output.sink->finish();
   output.dump.commit();

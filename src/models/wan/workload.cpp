@@ -234,9 +234,6 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
         tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
   vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.segments * size.videos);
-  // What the next segment begins with.
-  constexpr int64_t kMostShared = 5;
-  if (size.segments > 1) vae.kept += frame * (kMostShared * size.videos);
   return vae;
 }
 
@@ -369,6 +366,9 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t inputs = size.videos > 1 ? branches * config.in_channels : 0;
   w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies * size.videos + conditions + inputs + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
+  // What the next segment of Animate begins with, from its decoding on.
+  constexpr int64_t kMostShared = 5;
+  if (size.segments > 1) w.per_rank += Bytes(size.height * size.width * 3) * (kFloat * kMostShared * size.videos);
   w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
