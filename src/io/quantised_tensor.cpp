@@ -68,6 +68,7 @@ class Finder {
       if (found_.helpers.count(name) == 0) add(name);
     }
     require_weights();
+    for (const std::string& name : checkpoint_.names()) refuse_unknown(name);
     return std::move(found_);
   }
 
@@ -77,8 +78,15 @@ class Finder {
     constexpr const char* kKey = "_quantization_metadata";
     const auto text = file.metadata().find(kKey);
     if (text == file.metadata().end()) return;
-    const auto layers = JsonObject::parse(text->second, file.path().string() + ": " + kKey).object("layers");
-    for (const std::string& layer : layers.keys()) configure(layer, layers.object(layer));
+    const std::string where = file.path().string() + ": " + kKey;
+    const auto json = JsonObject::parse(text->second, where);
+    if (const auto version = json.get<std::string>("format_version", "1.0"); !version.starts_with("1."))
+      fail("{}: format_version is '{}', and this program reads 1.0", where, version);
+    const auto layers = json.object("layers");
+    for (const std::string& layer : layers.keys()) {
+      configure(layer, layers.object(layer));
+      if (layers_[layer].rotation_group) rotated_by_header_.emplace(layer, where);
+    }
   }
 
   void configure(const std::string& name, const JsonObject& configuration) {
@@ -164,12 +172,30 @@ class Finder {
     if (described != layers_.end()) {
       found_.tensors[name] = scaled_tensor(file, codes, described->second);
       described_by_.erase(*layer);
+      rotated_by_header_.erase(*layer);
     } else if (holds_codes(*codes.info) && (layer || codes.info->dtype_name != "I8")) {  // not an integer of a LoRA
       found_.tensors[name] = scaled_tensor(file, codes, {});
     }
   }
 
+  // A tensor next to the codes of a layer says how they are read: a scale by another name, zeros to subtract.
+  void refuse_unknown(const std::string& name) const {
+    if (found_.helpers.count(name) != 0 || found_.tensors.count(name) != 0) return;
+    std::string layer = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
+    if (const auto inner = before(layer, ".weight")) layer = *inner;
+    const auto codes = found_.tensors.find(layer + ".weight");
+    if (codes == found_.tensors.end() || name == layer + ".bias") return;
+    fail("{}: tensor '{}' belongs to a layer stored as {}, and this program does not know what it says; {}",
+         checkpoint_.file(name).string(), name, codes->second->format(), kReadableFormats);
+  }
+
   void require_weights() const {
+    if (!rotated_by_header_.empty()) {
+      const auto& [layer, where] = *rotated_by_header_.begin();
+      fail(
+          "{}: layer '{}' is rotated (convrot), but there is no '{}.weight'; layers must have the names of the tensors",
+          where, layer, layer);
+    }
     if (described_by_.empty()) return;
     const auto& [layer, name] = *described_by_.begin();
     fail("{}: '{}' belongs to no weight: there is no '{}.weight'", checkpoint_.file(name).string(), name, layer);
@@ -178,6 +204,7 @@ class Finder {
   const Checkpoint& checkpoint_;
   std::map<std::string, ScaledLayer> layers_;
   std::map<std::string, std::string> described_by_;  // layers without a weight so far, and the tensor that names them
+  std::map<std::string, std::string> rotated_by_header_;  // likewise, of a header, and where that is
   QuantisedTensors found_;
 };
 

@@ -130,6 +130,11 @@ class RawFile : public testing::Test {
     folder_.write("w.safetensors", safetensors_bytes(header, std::exchange(data_, "")));
     return checkpoint_source(Checkpoint::open_file(folder_ / "w.safetensors"), threads);
   }
+  // `text` as it stands in JSON.
+  RawFile& with_metadata(const std::string& key, const std::string& text) {
+    header_ += fmt::format(R"({}"__metadata__": {{"{}": "{}"}})", header_.empty() ? "" : ", ", key, text);
+    return *this;
+  }
   std::string refusal() {
     return error_of([&] {
       const auto source = open();
@@ -207,6 +212,44 @@ TEST_F(RawFile, FormatsThatCannotBeReadAreNamed) {
                                      std::pair("L.qweight", "GPTQ"), std::pair("L.weight._data", "quanto")}) {
     EXPECT_THAT(with_scale(name, {1}, "[1]").refusal(), AllOf(HasSubstr(name), HasSubstr(format)));
   }
+}
+
+// Codes that are read without what such a tensor says have other values.
+TEST_F(RawFile, TensorsNextToCodesThatAreUnknownAreRefused) {
+  for (const char* name :
+       {"L.weight_scale_inv", "L.scale", "L.SCB", "L.weight_zero_point", "L.scales", "L.weight.scale"}) {
+    EXPECT_THAT(with_codes("F8_E4M3").with_scale(name, {2}, "[1]").refusal(),
+                AllOf(HasSubstr(name), HasSubstr("a layer stored as F8_E4M3"), HasSubstr("does not know what it says")))
+        << name;
+    EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1}, "[]").with_scale(name, {2}, "[1]").refusal(),
+                HasSubstr(name))
+        << name;
+  }
+  // Next to floats, and of other layers, names are others' business.
+  EXPECT_EQ(with_scale("L.weight", {1}, "[1]").with_scale("L.scale", {2}, "[1]").refusal(), "no error");
+  EXPECT_EQ(with_codes("F8_E4M3").with_scale("L.bias", {2}, "[1]").with_scale("L.M.scale", {2}, "[1]").refusal(),
+            "no error");
+}
+
+TEST_F(RawFile, ARotationInTheHeaderBelongsToALayer) {
+  const auto refusal_of = [&](const std::string& layers, const std::string& version = "1.0") {
+    const std::string text = fmt::format(R"({{\"format_version\":\"{}\",\"layers\":{{{}}}}})", version, layers);
+    return with_metadata("_quantization_metadata", text)
+        .with("L.weight", "I8", "[1, 4]", "abcd")
+        .with_scale("L.weight_scale", {1}, "[]")
+        .refusal();
+  };
+  const auto rotated = [](const std::string& layer) {
+    return fmt::format(R"(\"{}\":{{\"format\":\"int8_tensorwise\",\"convrot\":true,\"convrot_groupsize\":4}})", layer);
+  };
+  EXPECT_EQ(refusal_of(rotated("L")), "no error");
+  for (const char* layer : {"model.L", "L.weight", "M"})
+    EXPECT_THAT(refusal_of(rotated(layer)), AllOf(HasSubstr(fmt::format("layer '{}' is rotated", layer)),
+                                                  HasSubstr(fmt::format("there is no '{}.weight'", layer))));
+  EXPECT_EQ(refusal_of(R"(\"M\":{\"format\":\"int8_tensorwise\"})"), "no error");
+  EXPECT_THAT(refusal_of(R"(\"L\":{\"format\":\"int8_tensorwise\",\"convrot_groupsize\":4})"),
+              HasSubstr("does not say whether it is rotated"));
+  EXPECT_THAT(refusal_of(rotated("L"), "2.0"), HasSubstr("format_version is '2.0'"));
 }
 
 TEST_F(RawFile, RotationsThatCannotBeAreRefused) {
