@@ -63,6 +63,13 @@ Header header_of(const WeightCache::Contents& contents) {
   return header;
 }
 
+// Only writes into this very file matter: a new file of the same name is another one.
+void require_not_written(const fs::path& path, const FileStamp& stamp) {
+  const std::optional<FileStamp> now = stamp_of(path);
+  if (!now || now->inode != stamp.inode || now->device != stamp.device || *now == stamp) return;
+  fail("{}: was changed while it was in use; remove it and start again", path.string());
+}
+
 class MappedCache final : public WeightCache::Kept {
  public:
   MappedCache(const fs::path& path, bool whole) : MappedCache(path, InputFile(path, InputFile::Kind::kCache), whole) {}
@@ -79,12 +86,7 @@ class MappedCache final : public WeightCache::Kept {
   void release(size_t entry) const override {
     release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {map_.data(), stamp_.bytes});
   }
-  // Only writes into this very file matter: a new file of the same name is another one.
-  void require_unchanged() const override {
-    const std::optional<FileStamp> now = stamp_of(path_);
-    if (!now || now->inode != stamp_.inode || now->device != stamp_.device || *now == stamp_) return;
-    fail("{}: was changed while it was in use; remove it and start again", path_.string());
-  }
+  void require_unchanged() const override { require_not_written(path_, stamp_); }
 
   // What is wrong with the header and the table, or nothing; call it before verify().
   std::string defect(const WeightCache::Contents& contents) {
@@ -93,7 +95,7 @@ class MappedCache final : public WeightCache::Kept {
     std::memcpy(&found, map_.data(), sizeof found);
     if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
         found.check != checksum(reinterpret_cast<const std::byte*>(&found), offsetof(Header, check))) {
-      return "is no weight cache of this version";
+      return "is not a weight cache of this version";
     }
     if (found.identity != wanted.identity) return "was made from other weights";
     if (found.contents != wanted.contents) return "holds weights in other layouts";
@@ -153,6 +155,9 @@ class MadeCache final : public WeightCache::Made {
   std::string name() const override { return name_; }
   int descriptor() const override { return descriptor_->value(); }
   size_t bytes() const override { return bytes_ - kDataOffset; }
+  void require_unchanged() const override {
+    if (stamp_) require_not_written(name_, *stamp_);
+  }
   void finish(size_t entry) override {
     const WeightCache::Entry& weight = contents_.entries[entry];
     file_->check_not_stopped();
@@ -165,7 +170,10 @@ class MadeCache final : public WeightCache::Made {
     const Header header = header_of(contents_);
     std::memcpy(map_.data(), &header, sizeof header);
     if (::msync(map_.data(), bytes_, MS_SYNC) != 0) refuse("cannot be written", errno);
-    if (named_) file_->commit();
+    if (named_) {
+      file_->commit();
+      stamp_ = stamp_of(name_);
+    }
     file_.reset();
     ::mprotect(map_.data(), bytes_, PROT_READ);
   }
@@ -181,6 +189,7 @@ class MadeCache final : public WeightCache::Made {
   std::vector<uint64_t> sums_;
   bool named_;
   std::string name_;
+  std::optional<FileStamp> stamp_;  // of the complete file that has a name
   std::optional<AtomicFile> file_;
   std::optional<Descriptor> descriptor_;
   FileMap map_;
@@ -258,7 +267,7 @@ std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents, b
   } catch (const std::exception& error) {
     wrong = error.what();
   }
-  note(fmt::format("weight_cache: {}; the weights are made anew", wrong));
+  note(fmt::format("weight_cache: {}; the weights are converted again", wrong));
   return nullptr;
 }
 
@@ -271,7 +280,7 @@ std::unique_ptr<WeightCache::Made> WeightCache::make(const Contents& contents) {
 }
 
 void WeightCache::note_damaged(const Contents& contents) {
-  note(fmt::format("weight_cache: {}: {}; what is wrong in it is made anew", file(contents).string(), kDamaged));
+  note(fmt::format("weight_cache: {}: {}; the damaged weights are converted again", file(contents).string(), kDamaged));
 }
 
 void WeightCache::write(const Contents& contents, std::vector<const std::byte*> places) {

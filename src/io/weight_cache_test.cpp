@@ -154,7 +154,7 @@ TEST_F(WeightCacheTest, OtherWeightsAreNoticedAndTheCacheIsRemade) {
   const Loaded other = load();
   EXPECT_EQ(other.made, 2);
   EXPECT_THAT(other.notes,
-              ElementsAre(AllOf(HasSubstr(".weights: was made from other weights"), HasSubstr("made anew"))));
+              ElementsAre(AllOf(HasSubstr(".weights: was made from other weights"), HasSubstr("converted again"))));
   EXPECT_EQ(load().made, 0);
   EXPECT_EQ(cache_files().size(), 1u);
 }
@@ -189,8 +189,8 @@ TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
       {whole.substr(0, 4096), "bytes instead of"},
       {whole.substr(0, whole.size() - 1), "bytes instead of"},
       {whole + "x", "bytes instead of"},
-      {with_byte(0), "no weight cache"},
-      {with_byte(50), "no weight cache"},          // the header's own check
+      {with_byte(0), "not a weight cache"},
+      {with_byte(50), "not a weight cache"},       // the header's own check
       {with_byte(4096), "is damaged", 1},          // the first byte of the first weight
       {with_byte(4096 + 30000), "is damaged", 1},  // in the midst of the second
       {with_byte(whole.size() - 1), "is damaged"},
@@ -250,7 +250,7 @@ TEST_F(WeightCacheTest, CraftedFilesAreRefusedWhateverTheyClaim) {
 
 TEST_F(WeightCacheTest, WhatCannotBeWrittenIsSaidAndTheRunGoesOn) {
   folder_.write("cache", "a file where the folder should be");
-  EXPECT_THAT(load().notes, ElementsAre(AllOf(HasSubstr("cannot be opened"), HasSubstr("made anew")),
+  EXPECT_THAT(load().notes, ElementsAre(AllOf(HasSubstr("cannot be opened"), HasSubstr("converted again")),
                                         AllOf(HasSubstr(cache_folder().string()), HasSubstr("goes on without it"))));
   fs::remove(cache_folder());
   {
@@ -275,6 +275,15 @@ TEST_F(WeightCacheTest, WeightsBeyondMemoryArePackedIntoTheFile) {
   EXPECT_EQ(file_bytes(cache_files().front()), streamed);
 }
 
+TEST_F(WeightCacheTest, AFileThatThisStartHasMadeIsWatchedToo) {
+  const Loaded first = load_streamed();
+  first.weights->require_unchanged();
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, cache_files().at(0).c_str(), times, 0), 0);
+  EXPECT_THAT(error_of([&] { first.weights->require_unchanged(); }),
+              AllOf(HasSubstr(cache_files().at(0).string()), HasSubstr("was changed while it was in use")));
+}
+
 TEST_F(WeightCacheTest, WeightsBeyondMemoryNeedTheirFile) {
   {
     const DiskLimit limit(8192);
@@ -293,7 +302,7 @@ TEST_F(WeightCacheTest, DamagedEntriesAreMadeAnewBeyondMemoryToo) {
   rewrite_in_place(cache_files().front(), bytes);
   const Loaded loaded = load_streamed();
   EXPECT_EQ(loaded.made, 1);
-  EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("made anew"))));
+  EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("converted again"))));
 }
 
 TEST_F(WeightCacheTest, FormulasAreKeptByTheirSeed) {
