@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -17,7 +16,6 @@
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/inspect_memory.h"
-#include "io/block_formats.h"
 #include "io/checkpoint.h"
 #include "io/weights.h"
 #include "models/encoders/tensor_tables.h"
@@ -28,7 +26,6 @@
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
-#include "tensor/dispatch.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -53,17 +50,6 @@ std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, cons
 }
 
 // The dtype of most bytes.
-DType main_dtype(const io::Checkpoint& checkpoint) {
-  std::string name;
-  uint64_t most = 0;
-  for (const auto& [dtype, count] : checkpoint.dtypes()) {
-    if (count.bytes <= most) continue;
-    most = count.bytes;
-    name = dtype;
-  }
-  return name == "BF16" ? DType::kBF16 : name == "F16" ? DType::kF16 : DType::kF32;
-}
-
 // As published: what the config says (text encoders), else F32.
 DType published_dtype(const fs::path& config_json) {
   const JsonObject json = JsonObject::load(config_json);
@@ -83,46 +69,31 @@ std::string bytes_text(const io::Checkpoint& checkpoint) {
                      static_cast<double>(checkpoint.bytes()) * 1e-9);
 }
 
-// Calls `look(value, index)` with every value of a tensor; false where its type cannot be read.
-template <typename Look>
-bool each_value(const io::TensorFile& file, const std::string& name, Look&& look) {
-  const io::TensorInfo& info = file.info(name);
-  if (const io::BlockFormat* format = io::find_block_format(info.dtype_name)) {
-    std::vector<float> values(format->elements);
-    const std::byte* block = file.bytes(name);
-    for (uint64_t first = 0; first < static_cast<uint64_t>(info.shape.size()); first += format->elements) {
-      format->decode(block, 1, values.data());
-      block += format->bytes;
-      for (uint64_t i = 0; i < format->elements; ++i) look(values[i], first + i);
-    }
-    return true;
-  }
-  if (!io::is_readable(info)) return false;
-  with_stored_type(*info.dtype, name, [&](auto tag) {
-    using Stored = typename decltype(tag)::type;
-    for (uint64_t i = 0; i < static_cast<uint64_t>(info.shape.size()); ++i) {
-      Stored value;
-      std::memcpy(&value, file.bytes(name) + i * sizeof value, sizeof value);
-      look(to_float(value), i);
-    }
-  });
-  return true;
-}
-
-// Throws Error for the first value that is NaN or infinite.
-void check_values(const io::TensorFile& file) {
+// Throws Error for the first value that is NaN or infinite, as generate reads them.
+void check_values(const io::Checkpoint& checkpoint) {
+  constexpr int64_t kPiece = int64_t{1} << 20;  // elements
+  const auto source = io::checkpoint_source(checkpoint);
   int64_t values = 0;
   std::set<std::string> unread;
-  for (const auto& [name, info] : file.tensors()) {
-    file.will_need(name);
-    const bool read = each_value(file, name, [&](float value, uint64_t at) {
-      if (std::isfinite(value)) return;
+  for (const std::string& name : source->names()) {
+    const io::TensorInfo info = source->info(name);
+    if (!io::is_readable(info)) {
+      unread.insert(info.dtype_name);
+      continue;
+    }
+    const int64_t size = info.shape.size(), step = source->reads_parts(name) ? std::min(kPiece, size) : size;
+    const Tensor piece = Tensor::uninitialized(DType::kF32, {step});
+    for (int64_t at = 0; at < size; at += step) {
+      const TensorView part = piece.view().slice(0, 0, std::min(step, size - at));
+      source->read_range(name, {at, at + part.size()}, part);
+      const float* const first = part.data<float>();
+      const float* const bad = std::find_if(first, first + part.size(), [](float x) { return !std::isfinite(x); });
+      if (bad == first + part.size()) continue;
       fail("{}: tensor '{}' holds {} at element {}, by a damaged value or scale; download the file again",
-           file.path().string(), name, value, at);
-    });
-    file.release(name);
-    if (read) values += info.shape.size();
-    else unread.insert(info.dtype_name);
+           source->where(name), name, *bad, at + (bad - first));
+    }
+    source->release(name);
+    values += size;
   }
   print("  {} values are finite{}\n", values,
         unread.empty() ? "" : fmt::format("; not read: those stored as {}", fmt::join(unread, ", ")));
@@ -135,7 +106,7 @@ std::string use_of(const io::Checkpoint& file) {
   if (kind == pipeline::FileKind::kLora) return "a LoRA file: pass it with lora=";
   const std::vector<std::string> models = pipeline::models_with(file, kind);
   if (models.empty())
-    return what + " of none of the known models; generate takes it beside model=FOLDER with its configs";
+    return what + " of none of the known models; pass it together with model=FOLDER, which has its configs";
   return fmt::format("{} of {}", what, fmt::join(models, ", "));
 }
 
@@ -150,7 +121,7 @@ void print_file(const fs::path& path, bool with_values) {
     const bool cut = value.size() > kLongestValue;
     print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
   }
-  if (with_values) check_values(file);
+  if (with_values) check_values(checkpoint);
   print("  {}\n", use_of(checkpoint));
 }
 
@@ -205,7 +176,7 @@ class Inspection {
     const auto named = files_.find(name);
     if (named != files_.end()) {
       const io::Checkpoint file = pipeline::open_component(named->second, component);
-      stored = main_dtype(file);
+      stored = pipeline::main_dtype(file);
       count_bytes(name, file);
       print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
             dtypes_text(file), bytes_text(file));
@@ -213,7 +184,7 @@ class Inspection {
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
-    stored = main_dtype(checkpoint);
+    stored = pipeline::main_dtype(checkpoint);
     count_bytes(name, checkpoint);
     const size_t files = checkpoint.files().size();
     print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
@@ -234,9 +205,7 @@ class Inspection {
 
   void count_bytes(const std::string& component, const io::Checkpoint& checkpoint) {
     if (!component.starts_with("transformer")) return;
-    int64_t bytes = 0;
-    for (const auto& file : checkpoint.files()) bytes += static_cast<int64_t>(fs::file_size(file->path()));
-    stored_.transformer_bytes = std::max(stored_.transformer_bytes, bytes);
+    stored_.transformer_bytes = std::max(stored_.transformer_bytes, pipeline::checkpoint_bytes(checkpoint));
   }
 
   fs::path folder_;

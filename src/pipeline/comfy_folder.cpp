@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/original_repository.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -181,7 +182,7 @@ class Search {
       return;
     }
     const char* keys = two ? "transformer= (high noise) and transformer_2= (low noise)" : "transformer=";
-    fail("{}: which file of {} is meant is open: {}; choose with {}", root_.string(), folders_text(kTransformer),
+    fail("{}: several files of {} fit: {}; choose one with {}", root_.string(), folders_text(kTransformer),
          names_text(files, root_), keys);
   }
 
@@ -208,7 +209,7 @@ class Search {
       std::vector<fs::path> files = weight_files(root_, place);
       keep_fitting(files, wanted, place);
       if (files.size() > 1) {
-        fail("{}: several files fit the {} of this model: {}; choose with {}=", root_.string(), place.component,
+        fail("{}: several files fit the {} of this model: {}; choose one with {}=", root_.string(), place.component,
              names_text(files, root_), place.component);
       }
       options_.*place.file = files[0].string();
@@ -251,6 +252,7 @@ bool is_comfy_folder(const fs::path& folder) {
 GenerateOptions with_found_files(const GenerateOptions& given) {
   if (given.weights == WeightSource::kRandom) return given;
   if (!given.model.empty() && is_comfy_folder(given.model)) return Search(given.model, given).run();
+  if (!given.model.empty() && is_original_repository(given.model)) return with_original_files(given);
   const fs::path around = folder_around(given.transformer);
   return around.empty() ? given : Search(around, given).run();
 }

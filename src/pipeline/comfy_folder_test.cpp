@@ -105,7 +105,7 @@ TEST_F(ComfyFolder, ExpertsAreFoundByTheirNames) {
   }
   put("diffusion_models/wan2.2_i2v_low_noise.safetensors", "wan2.2_i2v_a14b", "transformer");
   EXPECT_EQ(found("", high.string()).transformer_2, low);
-  EXPECT_THAT(refusal(root()), HasSubstr("choose with transformer="));
+  EXPECT_THAT(refusal(root()), HasSubstr("choose one with transformer="));
 }
 
 TEST_F(ComfyFolder, AFolderKeepsTheWeightsThatItHas) {
@@ -133,7 +133,37 @@ TEST_F(ComfyFolder, SeveralFilesOrNoneAreRefused) {
   put_others();
   put("clip/umt5_other.safetensors", "wan2.1_t2v_1.3b", "text_encoder");
   EXPECT_THAT(refusal(root()), AllOf(HasSubstr("clip/umt5_other.safetensors, text_encoders/umt5_xxl.safetensors"),
-                                     HasSubstr("choose with text_encoder=")));
+                                     HasSubstr("choose one with text_encoder=")));
+}
+
+TEST_F(ComfyFolder, ARepositoryOfTheAuthorsIsTaken) {
+  const auto describe_as = [&](const std::string& folder, const std::string& name) {
+    std::ofstream(root() / folder / "config.json") << fmt::format(R"({{"_class_name": "{}", "dim": 1536}})", name);
+  };
+  put("one/diffusion_pytorch_model.safetensors", "wan2.1_t2v_1.3b", "transformer");
+  describe_as("one", "WanModel");
+  fs::create_directories(root() / "one" / "google" / "umt5-xxl");
+  EXPECT_THAT(refusal(root() / "one"), AllOf(HasSubstr("PyTorch pickles"), HasSubstr("text_encoder= and vae=")));
+  GenerateOptions options;
+  options.model = (root() / "one").string();
+  options.text_encoder = "t5.safetensors";
+  options.vae = "vae.safetensors";
+  const GenerateOptions found = with_found_files(options);
+  EXPECT_EQ(fs::path(found.model).filename(), "wan2.1_t2v_1.3b");
+  EXPECT_EQ(found.transformer, root() / "one");
+  EXPECT_EQ(found.tokenizer, root() / "one" / "google" / "umt5-xxl");
+  EXPECT_EQ(found.text_encoder, "t5.safetensors");
+  for (const char* expert : {"two/high_noise_model", "two/low_noise_model"}) {
+    put(std::string(expert) + "/diffusion_pytorch_model.safetensors", "wan2.2_t2v_a14b", "transformer");
+    describe_as(expert, "WanModel");
+  }
+  options.model = (root() / "two").string();
+  EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_t2v_a14b");
+  EXPECT_EQ(with_found_files(options).transformer_2, root() / "two" / "low_noise_model");
+  put("other/diffusion_pytorch_model.safetensors", "wan2.1_t2v_1.3b", "transformer");
+  describe_as("other", "AnotherModel");
+  options.model = (root() / "other").string();
+  EXPECT_EQ(with_found_files(options).model, options.model);
 }
 
 TEST_F(ComfyFolder, OtherFoldersStayAsTheyAre) {

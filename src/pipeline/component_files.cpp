@@ -1,7 +1,10 @@
 #include "pipeline/component_files.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -102,7 +105,7 @@ FileKind kind_of_folder(const JsonObject& config) {
                                                            {"CLIP", FileKind::kImageEncoder}};
   for (const auto& [part, kind] : kClasses)
     if (name.find(part) != std::string::npos) return kind;
-  fail("{}: is the config of '{}', which is no component of a Wan model with weights", config.where(), name);
+  fail("{}: is the config of '{}', which is not a component of a Wan model with weights", config.where(), name);
 }
 
 // Those that must be there; of an image encoder the transformer needs a part.
@@ -132,14 +135,24 @@ bool says(std::string_view name, std::string_view word) {
   return false;
 }
 
+std::string lower_name(const fs::path& file) {
+  std::string name = file.filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
 // What a file's name says of the two experts.
 enum class Expertise { kUnknown, kHighNoise, kLowNoise };
 Expertise expertise_of(const fs::path& file) {
-  std::string name = file.filename().string();
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string name = lower_name(file);
   const bool high = says(name, "high"), low = says(name, "low");
   if (high == low) return Expertise::kUnknown;
   return high ? Expertise::kHighNoise : Expertise::kLowNoise;
+}
+
+bool names(const fs::path& file, std::initializer_list<std::string_view> words) {
+  const std::string name = lower_name(file);
+  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return name.find(word) != name.npos; });
 }
 
 bool has_two_experts(const std::string& model) {
@@ -214,7 +227,8 @@ FileKind kind_of(const io::Checkpoint& checkpoint) {
   }
   if (!names.empty() && std::all_of(names.begin(), names.end(), is_of_lora)) return FileKind::kLora;
   fail(
-      "{}: is no component of a Wan model: it has neither the names of a transformer, nor of umT5, of a VAE, or of a "
+      "{}: is not a component of a Wan model: it has neither the names of a transformer, nor of umT5, of a VAE, or of "
+      "a "
       "CLIP vision tower",
       path);
 }
@@ -264,6 +278,23 @@ ComponentAlone open_alone(const fs::path& path, const std::string& model) {
   return {std::move(checkpoint), std::move(component), std::move(names), std::move(config)};
 }
 
+DType main_dtype(const io::Checkpoint& checkpoint) {
+  std::string name;
+  uint64_t most = 0;
+  for (const auto& [dtype, count] : checkpoint.dtypes()) {
+    if (count.bytes <= most) continue;
+    most = count.bytes;
+    name = dtype;
+  }
+  return name == "BF16" ? DType::kBF16 : name == "F16" ? DType::kF16 : DType::kF32;
+}
+
+int64_t checkpoint_bytes(const io::Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const auto& file : checkpoint.files()) bytes += static_cast<int64_t>(fs::file_size(file->path()));
+  return bytes;
+}
+
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind) {
   const auto stored = io::checkpoint_source(checkpoint);
   const std::string name = folder_of(kind);
@@ -278,6 +309,23 @@ std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind 
   return models;
 }
 
+namespace {
+
+// Of models for other sizes, which have the same tensors, the one that the file's name says.
+std::string of_its_size(const fs::path& transformer, std::vector<std::string>::const_iterator first,
+                        std::vector<std::string>::const_iterator end) {
+  std::vector<std::string> alike;
+  std::copy_if(first, end, std::back_inserter(alike), [](const std::string& model) { return !has_two_experts(model); });
+  if (alike.size() == 1) return alike.front();
+  for (const std::string& model : alike)
+    for (const char* size : {"480", "720"})
+      if (model.ends_with(fmt::format("_{}p", size)) && names(transformer, {size})) return model;
+  fail("transformer={}: {} have these tensors, and its name does not say 480 or 720; say which it is, as model={}",
+       transformer.string(), fmt::join(alike, " and "), alike.front());
+}
+
+}  // namespace
+
 std::string model_of(const fs::path& transformer, const fs::path& second) {
   const auto open = [](const fs::path& path, const char* key) {
     return open_component(path, {.name = key, .stem = kDiffusersStem, .tensors = {}});
@@ -291,12 +339,15 @@ std::string model_of(const fs::path& transformer, const fs::path& second) {
   const auto alone = std::find_if_not(models.begin(), models.end(), has_two_experts);
   const Expertise expertise = expertise_of(transformer);
   if (second.empty()) {
-    if (alone != models.end() && (expert == models.end() || expertise == Expertise::kUnknown)) {
-      // Models for other sizes have the same tensors.
-      const auto larger = std::find_if(alone, models.end(), [](const std::string& m) { return m.ends_with("_720p"); });
-      const bool says_so = transformer.filename().string().find("720") != std::string::npos;
-      return says_so && larger != models.end() ? *larger : *alone;
+    const bool of_two = expertise != Expertise::kUnknown || names(transformer, {"2.2", "2_2", "a14b"});
+    if (alone != models.end() && expert != models.end() && !of_two && !names(transformer, {"2.1", "2_1"})) {
+      fail(
+          "transformer={}: {} and each expert of {} have these tensors, and its name does not say 2.1 or 2.2; say "
+          "model={}, or name both experts, transformer= of high noise and transformer_2= of low noise",
+          transformer.string(), *alone, *expert, *alone);
     }
+    if (alone != models.end() && (expert == models.end() || !of_two))
+      return of_its_size(transformer, alone, models.end());
     fail(
         "transformer={}: this looks like one expert of {}; name the other file too, transformer= of high noise and "
         "transformer_2= of low noise{}",

@@ -43,6 +43,10 @@ const char* kind_text(FileKind kind);  // "a transformer"
 // where that is known.
 FileKind kind_of(const io::Checkpoint& checkpoint);
 
+// The dtype that most of its bytes are of, of those that weights are read from in place; F32 where that is another.
+DType main_dtype(const io::Checkpoint& checkpoint);
+int64_t checkpoint_bytes(const io::Checkpoint& checkpoint);
+
 // A file, or a component's folder in the layout of the hub. Throws Error where it is another component.
 io::Checkpoint open_component(const std::filesystem::path& path, const Component& component);
 

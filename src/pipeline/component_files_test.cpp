@@ -62,6 +62,17 @@ TEST_F(ComponentFiles, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
   const fs::path large = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_720p_14B.safetensors");
   EXPECT_EQ(model_of(small, ""), "wan2.1_i2v_14b_480p");
   EXPECT_EQ(model_of(large, ""), "wan2.1_i2v_14b_720p");
+  EXPECT_THAT(error_of([&] { model_of(transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v.safetensors"), ""); }),
+              testing::AllOf(HasSubstr("wan2.1_i2v_14b_480p and wan2.1_i2v_14b_720p have these tensors"),
+                             HasSubstr("model=wan2.1_i2v_14b_480p")));
+}
+
+TEST_F(ComponentFiles, WhatMayBeAnExpertOrAModelIsAskedFor) {
+  EXPECT_THAT(error_of([&] { model_of(transformer("wan2.1_t2v_14b", "t2v14.safetensors"), ""); }),
+              testing::AllOf(HasSubstr("wan2.1_t2v_14b and each expert of wan2.2_t2v_a14b have these tensors"),
+                             HasSubstr("say model=wan2.1_t2v_14b, or name both experts")));
+  EXPECT_THAT(error_of([&] { model_of(transformer("wan2.1_t2v_14b", "Wan2.2-T2V-A14B.safetensors"), ""); }),
+              HasSubstr("one expert of wan2.2_t2v_a14b"));
 }
 
 TEST_F(ComponentFiles, OneExpertAloneIsAskedForTheOther) {

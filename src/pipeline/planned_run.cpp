@@ -57,6 +57,7 @@ PlannedRun::PlannedRun(const GenerateOptions& given)
 MemoryQuestion PlannedRun::memory() const {
   MemoryQuestion question{options, model_configs(model)};
   question.configs.mapped = options.weights != WeightSource::kRandom;
+  use_named_files(options, question.configs);
   if (!options.prompt.empty()) question.prompt_tokens = token_counts(plan);
   return question;
 }

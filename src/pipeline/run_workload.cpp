@@ -10,6 +10,7 @@
 #include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "parallel/exchange.h"
+#include "pipeline/component_files.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
@@ -32,10 +33,8 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored.text_encoder = model.text_encoder.stored_dtype();
   configs.stored.vae = model.vae.stored_dtype();
   for (const Expert& expert : model.experts) {
-    int64_t bytes = 0;
     if (const io::Checkpoint* files = expert.weights.checkpoint())
-      for (const auto& file : files->files()) bytes += static_cast<int64_t>(std::filesystem::file_size(file->path()));
-    configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, bytes);
+      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(*files));
   }
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
@@ -50,6 +49,20 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.mapped = model.text_encoder.checkpoint() != nullptr;
   configs.takes_pictures = model.kind.image.taken || model.kind.control.taken;
   return configs;
+}
+
+void use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs) {
+  for (const auto& [name, path] : named_files(options)) {
+    if (name == "tokenizer") continue;
+    const io::Checkpoint file = open_component(path, {.name = name, .stem = kDiffusersStem, .tensors = {}});
+    auto& stored = configs.stored;
+    (name == "text_encoder"    ? stored.text_encoder
+     : name == "image_encoder" ? stored.image_encoder
+     : name == "vae"           ? stored.vae
+                               : stored.transformer) = main_dtype(file);
+    if (name.starts_with("transformer"))
+      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(file));
+  }
 }
 
 wan::RunSize run_size(const MemoryQuestion& question) {
@@ -135,10 +148,8 @@ planner::Work work_of(const MemoryQuestion& question) { return wan::work(questio
 int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks) {
   const int64_t rows = plan.latent[1], most = std::min<int64_t>(ranks, rows);
   if (options.vae_parallel.value_or(1) > most) {
-    fail(
-        "vae_parallel={}: {} at most, for this job has {} rank{} and the latents of height={} have {} rows, of which "
-        "every rank needs one",
-        *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", options.height, rows);
+    fail("vae_parallel={}: at most {}: this job has {} rank{}, and each needs one of the {} latent rows of height={}",
+         *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", rows, options.height);
   }
   if (options.vae_tiling && options.vae_parallel.value_or(1) > 1) {
     fail(

@@ -31,6 +31,22 @@ def use(program, model):
     plan_test.use(program, model)
 
 
+# ---- files that keys name ----
+
+@test
+def a_file_that_is_named_counts_as_it_is_stored(cwd):
+    size = ["hardware=cpu", "ranks=1", "height=32", "width=32", "num_frames=1", "weights_in_memory=as_stored"]
+    made = run([harness.PROGRAM, "convert", f"{MODEL}/transformer", "out=q.gguf", "format=q8_0", "tensors=false"], cwd)
+    assert made.returncode == 0, made.stderr
+
+    def weights(*words):
+        memory = answer(cwd, MODEL, *size, *words)["plans"][0]["candidates"][0]["memory"]
+        return next(phase["items"]["weights"] for phase in memory if phase["phase"] == "denoise with transformer")
+    # All converted takes less than the file of the model and three blocks, but more than the quantised file and these.
+    assert weights("transformer=q.gguf") < weights()
+    refused(cwd, plan(cwd, MODEL, *size, "transformer=none.gguf"), "none.gguf: no such file", left=("q.gguf", "plan.json"))
+
+
 # ---- several runs, prices ----
 
 @test
@@ -250,7 +266,7 @@ def other_systems_have_their_flags(cwd):
     uneven = systems("hardware=h100_8", "ranks=7", "guidance_scale=1", "ulysses_shards=7")
     assert "ulysses_anything=True" in uneven["diffusers"]["flags"], uneven
     for name in ("xDiT", "SGLang", "MaxDiffusion"):
-        assert "40 heads are no multiple of 7" in uneven[name]["note"] and not uneven[name]["possible"], uneven
+        assert "40 heads are not a multiple of 7" in uneven[name]["note"] and not uneven[name]["possible"], uneven
     fixed = systems("hardware=tpu_v7x_8", "ranks=8", "ulysses_shards=2", "data_parallelism=2", "softmax=fixed_max",
                     "ulysses_attention_chunks=2", "ring_direction=forward")["MaxDiffusion"]["flags"]
     assert "attention=ulysses_ring_custom_fixed_m" in fixed and "ulysses_attention_chunks=2" in fixed, fixed
