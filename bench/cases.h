@@ -108,6 +108,7 @@ struct PublishedSettings {
   std::string dtype = "bf16";
   int64_t threads = 0;
   int64_t repeat = 0;
+  std::string transformer{};  // its file; empty: the model's
 };
 
 struct ModelSettings {

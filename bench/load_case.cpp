@@ -16,6 +16,7 @@
 #include "io/weight_cache.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
+#include "pipeline/component_files.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
@@ -141,9 +142,10 @@ class LoadBench : private ModelCase {
     return start;
   }
 
-  // Random weights are float32.
+  // Random weights are float32; of a file that is named, all of it.
   int64_t stored_bytes() const {
     const io::Checkpoint* files = model_.checkpoint(Part::kTransformer);
+    if (!settings_.published.transformer.empty()) return pipeline::checkpoint_bytes(*files);
     int64_t bytes = 0;
     for (const io::TensorSpec& spec : wan::transformer_tensors(model_.transformer())) {
       bytes += files != nullptr ? static_cast<int64_t>(files->info(spec.name).bytes)
@@ -245,8 +247,11 @@ class LoadBench : private ModelCase {
 
 OptionSet describe(LoadSettings& settings) {
   OptionSet options = describe_published(settings.published);
-  options.text("weight_cache", settings.weight_cache,
-               "a folder for converted weights: a start that writes it and starts from it are measured, too");
+  options
+      .text("transformer", settings.published.transformer,
+            "single file with the transformer's weights, safetensors or GGUF, instead of the folder's")
+      .text("weight_cache", settings.weight_cache,
+            "a folder for converted weights: a start that writes it and starts from it are measured, too");
   return options;
 }
 

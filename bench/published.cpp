@@ -18,6 +18,7 @@ Published Published::open(const PublishedSettings& settings) {
   options.model = settings.model;
   options.weights = settings.weights == "random" ? WeightSource::kRandom : WeightSource::kCheckpoint;
   options.weights_seed = settings.weights_seed;
+  options.transformer = settings.transformer;
   if (settings.layers > 0) options.layers = settings.layers;
   Published model(pipeline::ModelFolder::open(options));
   model.transformer_ = model.folder_.experts.front().config;
@@ -36,7 +37,7 @@ Shape Published::latent_of(int64_t height, int64_t width, int64_t num_frames, Pa
   const int64_t spatial = vae_.spatial_factor(), temporal = vae_.temporal_factor();
   const auto require = [](const char* key, int64_t value, int64_t unit, int64_t rest) {
     if (value % unit != rest)
-      fail("{}={} is no size of this model: {} times a whole number{} is", key, value, unit,
+      fail("{}={} is not a size of this model: {} times a whole number{} is", key, value, unit,
            rest == 0 ? "" : " plus 1");
   };
   const bool patches = part == Part::kTransformer;

@@ -237,6 +237,7 @@ def files_that_were_written_make_the_same_video(cwd):
         assert (rows["blocks.0.self_attn.q.weight"][0] == 0) == by_rows and rows["blocks.0.ffn.2.weight"][0] > 0, word
         result = run([PROGRAM, "inspect", file, "check_values=true"], cwd)
         assert result.returncode == 0 and "a transformer of none of the known models" in result.stdout, result.stderr
+        assert "values are finite" in result.stdout and "not read" not in result.stdout, result.stdout
         converted(cwd, file, "values.safetensors", "f32", f"model={MODEL}")
         assert latents("d", cwd / file) == latents("e", cwd / "values.safetensors"), word
 
@@ -260,7 +261,7 @@ def other_files_can_be_read(cwd):
     # Of a file that holds several components, the transformer.
     write_tensors(cwd / "all.safetensors", {**before, "first_stage_model.conv1.bias": ("F32", [1], bytes(4))})
     stdout = converted(cwd, "all.safetensors", "bare2.safetensors", "bf16", model, "layout=original")
-    assert "note: left out because they are no part of the transformer: 1 tensor\n" in stdout, stdout
+    assert "note: left out because they are not part of the transformer: 1 tensor\n" in stdout, stdout
     assert read_tensors(cwd / "bare2.safetensors") == written
     # A file that stores more than the matrices in fp8: only they are written so.
     converted(cwd, WEIGHTS / "dit" / "fp8_plain.safetensors", cwd / "fp8.safetensors", "fp8_e4m3", model)
@@ -343,6 +344,25 @@ def joined_tensors_stay_joined(cwd):
     result = convert(cwd, clip / "wan_visual_fp16.safetensors", "a.safetensors", "f16", model, "layout=diffusers")
     assert result.returncode == 1 and "is a part of a larger tensor" in sentence(result), result.stderr
     converted(cwd, clip / "clip_vision_h_fp16.safetensors", "b.safetensors", "f16", model, "layout=diffusers")
+
+
+@test
+def loading_what_was_written_is_measured(cwd):
+    """`bench load` of a file: the bytes that it stores, and a forward that is right."""
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "wan-tiny"
+    stored = {}
+    for format, ending in (("bf16", "safetensors"), ("fp8_e4m3", "safetensors"), ("q8_0", "gguf")):
+        file = f"{format}.{ending}"
+        converted(cwd, demo / "transformer", file, format, "tensors=false")
+        result = run([PROGRAM, "bench", "load", f"model={demo}", "weights=checkpoint", f"transformer={file}", "repeat=1",
+                      "json=out.json"], cwd)
+        assert result.returncode == 0, result.stderr
+        first, on_use = json.loads((pathlib.Path(cwd) / "out.json").read_text())["load"]
+        assert not first["note"] and first["rel_l2"] <= first["tolerance"] and on_use["seconds_min"] > 0, first
+        stored[format] = first["bytes"]
+    assert stored["fp8_e4m3"] < stored["q8_0"] < 0.7 * stored["bf16"], stored
+    result = run([PROGRAM, "bench", "load", f"model={demo}", "weights=random", "transformer=bf16.safetensors"], cwd)
+    assert result.returncode == 1 and "transformer" in sentence(result), result.stderr
 
 
 @test
