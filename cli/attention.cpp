@@ -210,8 +210,9 @@ void run(const AttentionOptions& options, const OptionSet& set, comm::Communicat
   const bench::AttentionData data = open_attention_data(options, part);
   if (world == nullptr || world->rank() == 0) {
     check_files_can_be_written(options);
-    if (const std::string note = attention::strategy_note(options.strategy); !note.empty())
-      print_error("Note: {}\n", note);
+    for (const std::string& note :
+         {attention::strategy_note(options.strategy), attention::tile_note(options.strategy.flash_block_sizes)})
+      if (!note.empty()) print_error("Note: {}\n", note);
   }
   const auto trace = options.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
   if (world == nullptr) {

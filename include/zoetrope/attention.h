@@ -54,10 +54,10 @@ struct Problem {
   bool log_sum_exp = false;  // run() writes the log-sum-exp too
 };
 
-// What both products of self-attention are multiplied in.
+// Dtype of both matrix multiplications of self-attention.
 enum class AttentionDtype : uint8_t {
   kAsComputed,  // the problem's dtype
-  kInt8,        // of BF16 problems, both products, but for heads where it is too coarse
+  kInt8,        // of BF16 problems; heads for which it is too coarse stay in BF16
 };
 
 using parallel::Direction;
@@ -69,7 +69,8 @@ struct Strategy {
   parallel::ContextRequest layout{};
   std::optional<Softmax> softmax{};  // unset: online
   std::string kernel{};              // a flash-attention implementation by name; empty: the fastest that can
-  // Query rows and keys of a kernel's tile; 0: the sizes tuned for this machine, else those of the kernel's table.
+  // Query rows and keys of a kernel's tile, rounded to what it can do, at most 4096 and 8192; 0: the sizes tuned for
+  // this machine, else those of the kernel's table.
   int64_t block_q = 0;
   int64_t block_kv = 0;
   bool k_smoothing = true;     // fixed-max: offsets about the mean key
@@ -86,13 +87,13 @@ struct Strategy {
 struct BlockSizes {
   int64_t block_q = 0;           // query rows
   int64_t block_kv = 0;          // keys
-  int64_t block_kv_compute = 0;  // on CPUs only block_kv
+  int64_t block_kv_compute = 0;  // without effect on CPUs
 };
 
 // Of the key shard_weights: how much of the work each context rank has.
 struct ShardWeights {
-  bool automatic = false;    // as measured, step by step; of `zoetrope generate`
-  std::vector<int> fixed{};  // one for each rank; empty: even
+  bool automatic = false;    // as measured, step by step; `zoetrope generate` only
+  std::vector<int> fixed{};  // per rank, 1 to 1000; empty: even
 };
 
 // The configuration keys of the same names, as a user writes them. Keys that are unset and not implied by the name are
@@ -117,7 +118,7 @@ struct StrategyOptions {
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
 // (with the nearest), an illegal value (with the legal ones), and a key that denies what the name is about: its
 // topology (ulysses_ring*: U > 1 and R > 1; gather, and flash over ranks: no ring and no head chunks), _fixed_m its
-// softmax, _bidir a ring or an open chain both ways.
+// softmax, _bidir a ring or an open chain both ways. `context_degree`: ranks that share the sequence, at least 1.
 ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 ZOETROPE_API std::vector<std::string> strategy_names();
 
@@ -175,7 +176,8 @@ class ZOETROPE_API ContextAttention {
 
   // The same places for every run; run() overwrites them.
   const InputSlots& input_slots() const;
-  // Attends q, k, v in the slots. A row without a valid key yields zeros.
+  // Attends q, k, v in the slots. A row without a valid key yields zeros. Throws Error for a tensor or mask of another
+  // shape, dtype or stride, on this rank alone, and where messages fail.
   //   o            [B, tokens().size(), H, D] of the problem's dtype, D contiguous
   //   log_sum_exp  [B, tokens().size(), H] F32, any strides; given if and only if Problem::log_sum_exp:
   //                ln Σ exp(scale·q·k) over the valid keys, the natural logarithm; −∞ for a row without a valid key,

@@ -93,7 +93,8 @@ RingStatistics ring_statistics(const ChunkContext& context, const ChunkBuffers& 
 // and S alone: all that a deterministic run may depend on. Others take the sizes tuned for this machine.
 kernels::TileSizes plan_tiles(const ChunkContext& context) {
   const Strategy& strategy = context.strategy;
-  const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
+  const kernels::TileSizes wanted{std::min(strategy.block_q, kernels::kMostTileRows),
+                                  std::min(strategy.block_kv, kernels::kMostTileKeys)};
   if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
   // The first chunk has the most heads: where it has none, no other has.
   if (!context.program.computes(0)) return wanted;

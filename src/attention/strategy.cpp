@@ -114,12 +114,8 @@ void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
   const BlockSizes& sizes = options.flash_block_sizes;
   strategy.block_q = sizes.block_q;
   strategy.block_kv = sizes.block_kv;
-  if (sizes.block_kv_compute != 0 && sizes.block_kv_compute != sizes.block_kv) {
-    fail(
-        "flash_block_sizes: block_kv_compute={} is not possible; on CPUs keys are computed by panels of registers "
-        "inside block_kv, which have one size: leave it out, or give it the value of block_kv",
-        sizes.block_kv_compute);
-  }
+  if (sizes.block_kv_compute < 0)
+    fail("flash_block_sizes: block_kv_compute={} must be at least 1, or 0", sizes.block_kv_compute);
 }
 
 }  // namespace
@@ -140,6 +136,21 @@ std::string strategy_note(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
   if (name.topology != Topology::kFlash || name.name == std::string_view(kFlashName)) return "";
   return fmt::format("attention={} is computed as {}", name.name, kFlashName);
+}
+
+std::string tile_note(const BlockSizes& sizes) {
+  std::vector<std::string> notes;
+  const auto most = [&](const char* name, int64_t asked, int64_t possible) {
+    if (asked > possible) notes.push_back(fmt::format("{}={} is computed as {}, the most here", name, asked, possible));
+  };
+  most("block_q", sizes.block_q, kernels::kMostTileRows);
+  most("block_kv", sizes.block_kv, kernels::kMostTileKeys);
+  if (sizes.block_kv_compute > 0 && sizes.block_kv_compute != sizes.block_kv) {
+    notes.push_back(
+        fmt::format("block_kv_compute={} has no effect on CPUs, where keys are computed by panels of registers",
+                    sizes.block_kv_compute));
+  }
+  return notes.empty() ? "" : fmt::format("flash_block_sizes: {}", fmt::join(notes, "; "));
 }
 
 std::vector<std::string> strategy_names() {

@@ -22,6 +22,10 @@ bool names_topology(const StrategyOptions& options);
 // One line for the user, where the name is that of another program's kernel, which is computed as flash; else empty.
 std::string strategy_note(const StrategyOptions& options);
 
+// One line where tiles that were asked for, as for another kind of machine, are not what a CPU computes with; else
+// empty.
+std::string tile_note(const BlockSizes& sizes);
+
 // Throws Error where shards are to follow measurements, which `command` does not make.
 void require_fixed_shards(const StrategyOptions& options, const char* command);
 

@@ -91,8 +91,8 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   set.sizes(
          "flash_block_sizes",
          {{"block_q", &blocks.block_q}, {"block_kv", &blocks.block_kv}, {"block_kv_compute", &blocks.block_kv_compute}},
-         "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
-         "block_kv on CPUs; unset: tuned",
+         "rows of queries and keys of the kernel's tile, rounded to what it can do, on CPUs at most 4096 and 8192; "
+         "block_kv_compute has no effect there; unset: tuned",
          {"block_kv_compute", "block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq",
           "use_fused_bwd_kernel", "block_kv_compute_in", "heads_per_tile", "vmem_limit_bytes"})
       .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")

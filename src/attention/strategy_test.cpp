@@ -184,10 +184,15 @@ TEST(Keys, BlockSizesAreNumbers) {
   const Strategy strategy = parse_strategy(options, 1, 12);
   EXPECT_EQ(strategy.block_q, 0);
   EXPECT_EQ(strategy.block_kv, 512);
-  for (const int64_t keys : {256, 0}) {
-    options.flash_block_sizes = {.block_kv = keys, .block_kv_compute = 128};
-    EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_kv_compute=128 is not possible"));
-  }
+  EXPECT_EQ(tile_note(options.flash_block_sizes), "");
+  // Tiles of other machines are taken and said.
+  options.flash_block_sizes = {.block_q = 9472, .block_kv = 1024, .block_kv_compute = 512};
+  EXPECT_EQ(parse_strategy(options, 1, 12).block_q, 9472);
+  EXPECT_THAT(tile_note(options.flash_block_sizes),
+              AllOf(HasSubstr("flash_block_sizes: block_q=9472 is computed as 4096, the most here"),
+                    HasSubstr("block_kv_compute=512 has no effect on CPUs")));
+  options.flash_block_sizes = {.block_kv_compute = -1};
+  EXPECT_THAT(refusal(options), HasSubstr("block_kv_compute=-1"));
   options.flash_block_sizes = {.block_q = -1};
   EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_q=-1"));
 }

@@ -189,7 +189,8 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   }
   if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)
     plan.notes.push_back("dtype=int8: this CPU multiplies bf16 with AMX, which is faster than its int8 dot products");
-  if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));
+  for (std::string note : {attention::strategy_note(o.strategy), attention::tile_note(o.strategy.flash_block_sizes)})
+    if (!note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);
   check_cache_of_batch(o, plan);

@@ -23,7 +23,7 @@ struct Split {
 };
 
 std::string uneven_heads(const Split& split) {
-  return fmt::format("{} heads are no multiple of {} Ulysses ranks", split.heads, split.ulysses);
+  return fmt::format("{} heads are not a multiple of {} Ulysses ranks", split.heads, split.ulysses);
 }
 
 OtherSystem diffusers(const Split& split) {
@@ -39,7 +39,7 @@ OtherSystem diffusers(const Split& split) {
     system.note = uneven_heads(split) + ", which it supports only without a ring";
   } else if (split.uneven_tokens() && !one_way) {
     system.note =
-        fmt::format("{} tokens are no multiple of {} ranks, which it supports only with Ulysses or a ring alone",
+        fmt::format("{} tokens are not a multiple of {} ranks, which it supports only with Ulysses or a ring alone",
                     split.tokens, split.context());
   } else {
     const bool uneven = split.uneven_heads() || split.uneven_tokens();
@@ -131,8 +131,12 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (context.ulysses > 1) settings.push_back(fmt::format("ulysses_attention_chunks={}", context.head_chunks));
   if (context.ring > 1) settings.push_back(fmt::format("ring_direction={}", direction_name(context.direction)));
   settings.push_back(fmt::format("softmax={}", softmax_name(candidate.configuration.softmax)));
-  if (candidate.configuration.block_q > 0)
-    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
+  const int64_t block_q = candidate.configuration.block_q, block_kv = candidate.configuration.block_kv;
+  if (block_q > 0 && block_kv > 0) {
+    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}, block_kv: {}}}", block_q, block_kv));
+  } else if (block_q > 0) {
+    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", block_q));
+  }
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
   if (layout.tensor > 1) settings.push_back(fmt::format("tensor_parallelism={}", layout.tensor));
   if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));

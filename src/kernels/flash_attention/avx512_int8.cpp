@@ -3,7 +3,7 @@
 //  - The weights of a row and a panel of keys are divided by the largest of them, which becomes 255. So the maximum of
 //    the panel is taken while the scores are in registers, those of four rows in one tree.
 //  - What weights were divided by is a factor of the row and panel. It alone holds the row's reference: where lazy
-//    softmax raises that, factors are computed anew, and weights stay as they are.
+//    softmax raises that, factors are computed again, and weights stay as they are.
 //  - Sums over the keys of a panel are int32. They become float32 and are multiplied by their factors, and those of a
 //    key tile are multiplied by the values' scales.
 #include "kernels/flash_attention/avx512_common.h"
@@ -378,7 +378,7 @@ class Int8Tile {
   }
 
   // Raises the reference of a row to its maximum over this tile, brings o and the sums so far along, and computes the
-  // tile's factors anew. Returns the tile's sums.
+  // tile's factors again. Returns the tile's sums.
   __attribute__((noinline)) Vec raise_row(int64_t keys, int64_t row, Vec& before) {
     const float reference = -t_.scratch.minus_m[row];
     float highest = reference > kReferenceLowest ? reference : kReferenceLowest;

@@ -46,7 +46,7 @@ void validate(const FlashProblem& p) {
   }
   if (!std::isfinite(p.scale)) fail("flash attention: scale is {}, but must be finite", p.scale);
   if (p.int8 && p.dtype != DType::kBF16) {
-    fail("flash attention: products in int8 are of q, k and v in BF16, not {}", dtype_name(p.dtype));
+    fail("flash attention: {}", FlashAttention::int8_refusal(p.dtype));
   }
   if (p.softmax == Softmax::kFixedMax && p.bias) {
     fail("flash attention: fixed-max softmax has no bound on scores with a bias; use online softmax");
@@ -200,7 +200,10 @@ std::string FlashAttention::refusal(const FlashProblem& problem, const std::stri
 }
 
 std::string FlashAttention::int8_refusal(DType dtype) {
-  if (dtype != DType::kBF16) return "attention is computed in float32, and int8 is of bf16";
+  if (dtype != DType::kBF16) {
+    return fmt::format("attention is computed in {}, and int8 is of bf16",
+                       dtype == DType::kF32 ? "float32" : dtype_name(dtype));
+  }
   return cpu_features().avx512_vnni ? "" : "this CPU has no AVX512-VNNI";
 }
 

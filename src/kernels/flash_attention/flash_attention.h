@@ -38,6 +38,9 @@ struct TileSizes {
 };
 
 inline constexpr int64_t kMostHeadDim = 1024;
+// Of a tile: beyond, a thread's weights alone would take hundreds of megabytes.
+inline constexpr int64_t kMostTileRows = 4096;
+inline constexpr int64_t kMostTileKeys = 8192;
 
 struct FlashProblem {
   int64_t batch = 1;
@@ -49,8 +52,8 @@ struct FlashProblem {
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
   bool bias = false;  // additive, float32; not with kFixedMax
-  bool int8 = false;  // both products are int8 (int8_attention.h); BF16 only
-  // Of a head in a block: where int8 moves o of a sample by more (relative L2), its products are those of BF16.
+  bool int8 = false;  // both matrix multiplications are int8 (int8_attention.h); BF16 only
+  // Of a head in a block: where int8 moves o of a sample by more (relative L2), it is multiplied in BF16.
   // Infinite: all heads are multiplied in int8.
   float int8_limit = 0.05f;
   std::string implementation;  // empty: the fastest that can

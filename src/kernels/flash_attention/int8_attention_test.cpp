@@ -108,7 +108,7 @@ TEST(Int8Rows, ProductsGrowByNoMoreThanTheBound) {
   }
 }
 
-// Bytes could not say that a key is no number, so its whole panel is none.
+// Bytes could not say that a key is not a number, so its whole panel is none.
 TEST(Int8Keys, OneThatIsNotFiniteSpoilsItsPanel) {
   if (!cpu_features().avx512_vnni) GTEST_SKIP() << "no tile to pack for";
   const Tensor k(DType::kBF16, {150, 16});
@@ -559,7 +559,7 @@ TEST(Int8AttentionEntryPoint, RefusesWhatItCannot) {
   p.head_dim = 8;
   p.int8 = true;
   EXPECT_EQ(error_of([&] { FlashAttention{p}; }),
-            "flash attention: products in int8 are of q, k and v in BF16, not F32");
+            "flash attention: attention is computed in float32, and int8 is of bf16");
   p.dtype = DType::kBF16;
   p.implementation = "avx2";
   EXPECT_THAT(error_of([&] { FlashAttention{p}; }), testing::HasSubstr("does not multiply in int8"));

@@ -18,10 +18,6 @@ constexpr TileSizes kTileSizesInt8{256, 256};
 constexpr TileSizes kTileSizesF32{256, 128};
 constexpr TileSizes kTileSizesF32Narrow{256, 256};  // eight lanes: the same bytes of weights
 
-// What may be asked for: beyond, a thread's weights alone would take hundreds of megabytes.
-constexpr int64_t kMostTileRows = 4096;
-constexpr int64_t kMostTileKeys = 8192;
-
 // Rows whose softmax is decided together.
 inline int64_t gate_rows(const TileShape& shape) { return round_up(kGateRows, shape.query_rows); }
 

@@ -133,7 +133,7 @@ TEST_P(FlashValues, FoldedRingLayout) {
   EXPECT_TRUE(matches_reference(c));
 }
 
-// A row that starts at an odd element, strides that are no multiple of anything.
+// A row that starts at an odd element, strides that are not a multiple of anything.
 TEST_P(FlashValues, OddStridesAndOffsets) {
   Case c(GetParam(), 1, 21, 67, 2, 13);
   const Tensor buffer(GetParam().dtype, {20000});
