@@ -352,6 +352,7 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
       fail("{}: {}={}: {}", origin, key, value, error.what());
     }
     if (!settings) return note_ignored(key);
+    option->origin = origin;
     for (const auto& [target, text] : *settings) set(target, text, fmt::format("{}, as {}", origin, key));
     return;
   }
@@ -392,8 +393,12 @@ std::string OptionSet::origin(std::string_view key) const {
 std::string OptionSet::with_origins(const std::string& message) const {
   std::string text = message;
   for (const Option& o : options_) {
-    if (o.origin.empty() || !o.print) continue;
+    if (o.origin.empty()) continue;
     const std::string place = fmt::format(" ({})", o.origin);
+    if (!o.print) {  // translated: its text is no longer known
+      if (text.starts_with(o.name + "=")) text.insert(std::min(text.find(": "), text.size()), place);
+      continue;
+    }
     const size_t end = end_of_setting(text, o.name, o.print());
     if (end != std::string::npos) text.insert(end, place);
     else if (text.starts_with(o.name + ":")) text.insert(o.name.size(), place);

@@ -177,15 +177,18 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 
 }  // namespace
 
-void generate(const GenerateOptions& options, const Callbacks& callbacks, const VideoDone& done) {
+void generate(const GenerateOptions& given, const Callbacks& callbacks, const VideoDone& done) {
+  const auto ranks = static_cast<int>(given.ranks.value_or(1));
+  const GenerateOptions options = with_device_batch(given, ranks);
   generate_files(
-      videos_of(options), options, {true, static_cast<int>(options.ranks.value_or(1)), 1}, callbacks, done,
+      videos_of(options), options, {true, ranks, 1}, callbacks, done,
       [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); },
       [](bool answer) { return answer; });
 }
 
-void generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks,
+void generate(comm::Communicator& world, const GenerateOptions& given, const Callbacks& callbacks,
               const VideoDone& done) {
+  const GenerateOptions options = with_device_batch(given, world.size());
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
   generate_files(

@@ -32,6 +32,7 @@ struct GenerateOptions : ModelOptions, Request {
   std::string codec = "auto";      // of the file, see VideoFormat; auto: its default
   std::optional<int64_t> crf;      // likewise
   std::string dump;                // folder for run.safetensors
+  double videos_per_device = 0;    // key per_device_batch_size of MaxDiffusion; 0: not given
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
 };
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <map>
 #include <memory>
 
@@ -109,8 +108,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "max_grad_value",
                                            "opt_enable_grad_global_norm_clipping",
                                            "max_grad_norm",
-                                           "skip_first_n_steps_for_profiler",
-                                           "profiler_steps",
                                            "profiler_gcs_path",
                                            "enable_jax_named_scopes",
                                            "enable_ondemand_xprof",
@@ -249,13 +246,9 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
   set.or_list("mag_ratios_base");
 }
 
-// One video, as a number per device.
-void check_batch(std::string_view text) {
-  const double each = parse_number(text, {});
-  const double devices = 1 / each;
-  if (each > 0 && devices >= 1 && devices <= 4096 && std::abs(devices - std::round(devices)) < 1e-6) return;
-  fail(
-      "1, or 1 divided by the number of devices, is one video; for more give prompts= or num_videos=, and batch_size=");
+std::optional<Settings> ignored_count(std::string_view text) {
+  parse_integer(text, {0, 1'000'000});
+  return std::nullopt;
 }
 
 }  // namespace
@@ -289,10 +282,13 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
                     return {{"guidance_scale", std::string(text)}};
                   })
       .translated("per_device_batch_size",
-                  [](std::string_view text) -> Settings {
-                    check_batch(text);
+                  [&o](std::string_view text) -> Settings {
+                    o.videos_per_device = parse_number(text, {1.0 / 4096, 64});
                     return {};
                   })
+      // A trace has all steps.
+      .translated("skip_first_n_steps_for_profiler", ignored_count)
+      .translated("profiler_steps", ignored_count)
       .translated("enable_profiler",
                   [&o](std::string_view text) -> Settings {
                     constexpr const char* kFile = "trace.json";

@@ -1,11 +1,13 @@
 #include "pipeline/upstream_options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "zoetrope/error.h"
 
 #include "base/test_folder.h"
+#include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -77,12 +79,31 @@ TEST(UpstreamOptions, FiguresOfAStepCacheBelongToItsSwitch) {
   EXPECT_THAT(refusal({"use_magcache=perhaps"}), HasSubstr("use_magcache=perhaps"));
 }
 
-TEST(UpstreamOptions, ABatchIsOneVideo) {
-  for (const char* word : {"per_device_batch_size=1.0", "per_device_batch_size=1", "per_device_batch_size=0.125"})
-    EXPECT_EQ(refusal({word}), "no error") << word;
-  for (const char* word : {"per_device_batch_size=2", "per_device_batch_size=0.3", "per_device_batch_size=0",
-                           "per_device_batch_size=-1", "per_device_batch_size=many", "global_batch_size=8"})
+TEST(UpstreamOptions, ABatchIsPerDevice) {
+  for (const char* word :
+       {"per_device_batch_size=0", "per_device_batch_size=-1", "per_device_batch_size=many", "per_device_batch_size=65",
+        "global_batch_size=8", "skip_first_n_steps_for_profiler=-5", "profiler_steps=banana"})
     EXPECT_THAT(refusal({word}), HasSubstr(word));
+  const auto batch = [](const std::vector<std::string>& words, int ranks) {
+    const GenerateOptions o = with_device_batch(Upstream(words).options, ranks);
+    EXPECT_EQ(o.num_videos, o.batch_size);
+    return o.batch_size;
+  };
+  EXPECT_EQ(batch({"per_device_batch_size=1.0"}, 1), 1);
+  EXPECT_EQ(batch({"per_device_batch_size=0.125"}, 8), 1);
+  EXPECT_EQ(batch({"per_device_batch_size=0.125"}, 2), 1);
+  EXPECT_EQ(batch({"per_device_batch_size=0.5"}, 8), 4);
+  EXPECT_EQ(batch({"per_device_batch_size=2"}, 2), 4);
+  EXPECT_EQ(batch({"per_device_batch_size=0.3333333"}, 3), 1);
+  EXPECT_EQ(batch({}, 8), 1);
+  // A key of ours says more.
+  EXPECT_EQ(with_device_batch(Upstream({"per_device_batch_size=0.5", "num_videos=3"}).options, 8).batch_size, 1);
+  for (const auto& [word, ranks] :
+       {std::pair("per_device_batch_size=0.3", 8), {"per_device_batch_size=1.5", 3}, {"per_device_batch_size=16", 8}}) {
+    const GenerateOptions options = Upstream({word}).options;
+    EXPECT_THAT(error_of([&, ranks = ranks] { with_device_batch(options, ranks); }),
+                AllOf(HasSubstr(word), HasSubstr(fmt::format("on {} ranks", ranks))));
+  }
 }
 
 TEST(UpstreamOptions, WhatIsNotBuiltIsRefusedUnlessItIsOff) {

@@ -1,6 +1,7 @@
 #include "pipeline/videos.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -91,6 +92,24 @@ void check_outputs_differ(const std::vector<GenerateOptions>& videos, const std:
 }
 
 }  // namespace
+
+GenerateOptions with_device_batch(const GenerateOptions& options, int ranks) {
+  GenerateOptions with = options;
+  with.videos_per_device = 0;
+  const bool says = options.num_videos > 1 || options.batch_size > 1 || !options.prompts.empty();
+  if (options.videos_per_device == 0 || says) return with;
+  const double videos = options.videos_per_device * ranks, whole = std::round(videos);
+  constexpr double kMost = 64;
+  if (videos < 1) return with;  // of a job with more devices
+  if (std::abs(videos - whole) > 1e-6 * videos || whole > kMost) {
+    fail(
+        "per_device_batch_size={}: is {:.4g} videos on {} rank{}; it must be a whole number from 1 to {}, so for one "
+        "video give {:.6g}",
+        options.videos_per_device, videos, ranks, ranks == 1 ? "" : "s", kMost, 1.0 / ranks);
+  }
+  with.num_videos = with.batch_size = static_cast<int64_t>(whole);
+  return with;
+}
 
 void check_batch_size(const GenerateOptions& o, int64_t videos) {
   if (o.batch_size <= videos) return;

@@ -14,6 +14,10 @@ namespace zoetrope::pipeline {
 // that do not go together, and where two videos would write the same file.
 std::vector<GenerateOptions> videos_of(const GenerateOptions& options);
 
+// With per_device_batch_size × `ranks` videos in one batch, where no key of ours says how many; the same otherwise.
+// Throws Error where that is not a whole number, or more than a batch can be.
+GenerateOptions with_device_batch(const GenerateOptions& options, int ranks);
+
 // Throws Error for a batch of more videos than there are to make.
 void check_batch_size(const GenerateOptions& options, int64_t videos);
 

@@ -13,6 +13,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/profile_choice.h"
+#include "pipeline/videos.h"
 #include "pipeline/weights_to_fit.h"
 #include "plan_report/plan_report.h"
 
@@ -169,6 +170,13 @@ std::string exchange_note(const PlanPart& part, const pipeline::GenerateOptions&
   return "shard_weights=auto: planned with even shards, which a run changes as its ranks are measured";
 }
 
+std::string batch_note(const pipeline::GenerateOptions& run, int ranks) {
+  const int64_t batch = pipeline::with_device_batch(run, ranks).batch_size;
+  if (batch == run.batch_size) return "";
+  return fmt::format("per_device_batch_size={} is a batch of {} videos in generate; batch_size={} plans it",
+                     run.videos_per_device, batch, batch);
+}
+
 void compare(std::vector<PlanPart>& parts) {
   const auto first =
       std::find_if(parts.begin(), parts.end(), [](const PlanPart& part) { return part.ranking.best() != nullptr; });
@@ -218,7 +226,7 @@ PlanReport plan_answer(const PlanOptions& options) {
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
       report.work = fitted.question.work;
-      for (const std::string& note : {exchange_note(part, options.run), fitted.note})
+      for (const std::string& note : {exchange_note(part, options.run), fitted.note, batch_note(options.run, ranks)})
         if (!note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), note));
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks

@@ -109,7 +109,7 @@ def loras_that_nothing_turns_on_are_said_not_to_be_used(cwd):
 def what_is_not_built_or_absurd_is_refused_by_name(cwd):
     for line, *words in (("quantization: int8", "not built"), ("use_qwix_quantization: True", "not built"),
                          ("enable_lora: True", "lora"), ("guidance_rescale: 0.7", "not built"), ("mode: swap", "animate, replace"),
-                         ("per_device_batch_size: 2", "one video"), ("per_device_batch_size: -1", "one video"),
+                         ("per_device_batch_size: 1.5", "1.5 videos", "one video give 1"), ("per_device_batch_size: -1", "-1"),
                          ("weights_dtype: int8", "bf16, float32"), ("ici_context_parallelism: 0", "-1"),
                          ("dcn_data_parallelism: 1.5", "whole number"), ("use_magcache: 7", "true nor false"),
                          ("guidance_scale: 1000", "0 to 100"), ("vae_spatial: 99999", "4096"),
