@@ -221,7 +221,7 @@ def fewer_layers_are_planned_as_such(cwd):
     assert 10 < step["whole"] / step["cut"] <= 20, step  # of 40; what is outside the layers stays
     assert "2 of 40 layers" in plan(cwd, *arguments, "layers=2").stdout
     result = plan(cwd, *arguments, "layers=41")
-    assert result.returncode == 1 and "layers=41 (command line): the model has 40" in result.stderr, result.stderr
+    assert result.returncode == 1 and "layers=41 (command line): the model has only 40" in result.stderr, result.stderr
 
 
 @test
@@ -411,11 +411,11 @@ def published_statements_are_what_the_program_chooses(cwd):
     def slower(cases, ulysses, ring):
         return min(value for c, value in cases if (c["ulysses"], c["ring"]) == (ulysses, ring))
 
-    # The hybrid is best at 4 and 16; at 8 it ties pure Ulysses, and no ring beats both.
+    # The hybrid is best at 4 and 16; at 8 all splits tie within the model's error.
     four, error = choices(cwd, "tpu_v7x_8", 4, *plain)
     assert slower(four, 2, 2) == 0 and slower(four, 4, 1) > error, four
     eight, _ = choices(cwd, "tpu_v7x_8", 8, *plain)
-    assert max(slower(eight, 8, 1), slower(eight, 4, 2)) <= error, eight
+    assert max(slower(eight, *split) for split in ((8, 1), (4, 2), (2, 4), (1, 8))) <= error, eight
     open_eight, _ = choices(cwd, "tpu_v7x_8", 8, *plain[2:])
     assert slower(open_eight, 8, 1) == 0, open_eight
     sixteen, _ = choices(cwd, "tpu_v7x_16", 16, *plain)
