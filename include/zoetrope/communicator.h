@@ -49,8 +49,8 @@ class [[nodiscard]] ZOETROPE_API Work {
   Work& operator=(Work&&) noexcept = default;
 
   // Blocks until all pieces are sent and received, for RankOptions::timeout_seconds at most: then Error names this
-  // rank, the peer, the operation and the step, and the rank that is waited for in the end, with the operation that it
-  // entered last. A second call does nothing.
+  // rank, the peer, the operation and the step, and the rank at the end of the chain of waits with the operation that
+  // it entered last. A second call does nothing.
   void wait();
   bool pending() const { return operation_ != nullptr; }
 
@@ -64,7 +64,7 @@ class ZOETROPE_API Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Rank in the job, for messages to people: sub-communicators number their ranks anew.
+  // Rank in the job, for messages to people: sub-communicators number their ranks from 0.
   virtual int world_rank(int rank) const = 0;
   // How many ranks of this communicator share the memory of this process, this one included.
   virtual int ranks_in_this_process() const = 0;
@@ -96,11 +96,12 @@ class ZOETROPE_API Communicator {
   // place of RankOptions::trace.
   virtual void set_trace(trace::Trace* trace) = 0;
 
-  // Built on exchange; each waits.
+  // Collective, built on exchange: all ranks call them in the same order. Each waits, and throws Error as Work::wait().
   void barrier();
   // `bytes` from every rank, in rank order, into `all` (size()·bytes).
   void all_gather(const void* mine, void* all, size_t bytes, const char* operation = "all_gather");
-  // Pieces of unequal size: piece r goes to receive[r] (receive[rank()] is copied too).
+  // Pieces of unequal size: rank r's goes to receive[r]. `mine` is this rank's, copied to receive[rank()]; its peer is
+  // not read.
   void all_gather_v(const Segment& mine, std::span<const Segment> receive, const char* operation = "all_gather");
   void broadcast(int root, void* data, size_t bytes, const char* operation = "broadcast");
   double all_reduce_max(double value);
@@ -110,14 +111,14 @@ class ZOETROPE_API Communicator {
 struct RankOptions {
   double timeout_seconds = 300;   // of any one wait
   trace::Trace* trace = nullptr;  // records waits and transfers
-  // A wait goes on for as long as the rank that is waited for in the end goes on: it fails where that one has entered
-  // no other operation and begun no other step for timeout_seconds, or does not answer.
+  // A wait goes on for as long as the rank at the end of the chain of waits goes on: it fails where that one has
+  // entered no other operation and begun no other step for timeout_seconds, or does not answer.
   bool extends = false;
 };
 
-// Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
-// and later waits throw too, and the first failure is rethrown here. Where a wait has passed its deadline, it is
-// printed who waits for whom. A thread cannot be killed: where one has not returned 3 seconds after that, or
+// Runs body(communicator) on n ≥ 1 threads and returns when all have ended. When a body throws, every other rank's
+// pending and later waits throw too, and the first failure is rethrown here. Where a wait has passed its deadline, it
+// is printed who waits for whom. A thread cannot be killed: where one has not returned 3 seconds after that, or
 // timeout_seconds (at least 5) after another failure, the error is printed and the process exits with 1.
 ZOETROPE_API void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 

@@ -41,7 +41,7 @@ struct ContextLayout {
   int ulysses = 1;  // U
   int ring = 1;     // R
   Direction direction = Direction::kForward;
-  int head_chunks = 1;  // groups of heads; the exchange of one overlaps the attention of another
+  int head_chunks = 1;  // groups of heads, at most 4096; the exchange of one overlaps the attention of another
   int gather = 1;       // G; above 1 there is no Ulysses, ring, direction or head chunk
   // By rank: how much of the work it has, relative to the others; empty: all as much. Tokens are divided by these,
   // heads of a Ulysses index by their sum over the ring.
@@ -57,14 +57,14 @@ struct ContextLayout {
   constexpr int shard_weight(int rank) const {
     return shard_weights.empty() ? 1 : shard_weights[static_cast<size_t>(rank)];
   }
-  // Calls body(name, value) for each setting that is one number.
-  template <typename Body>
-  void for_each(Body&& body) const {
-    body("ulysses", ulysses);
-    body("ring", ring);
-    body("direction", direction);
-    body("head_chunks", head_chunks);
-    body("gather", gather);
+  // Calls body(name, value) for each setting of a layout, constant or not, that is one number.
+  template <typename Layout, typename Body>
+  static void for_each(Layout& layout, Body&& body) {
+    body("ulysses", layout.ulysses);
+    body("ring", layout.ring);
+    body("direction", layout.direction);
+    body("head_chunks", layout.head_chunks);
+    body("gather", layout.gather);
   }
   friend bool operator==(const ContextLayout&, const ContextLayout&) = default;
 };

@@ -29,8 +29,9 @@ enum class WeightSource : uint8_t {
   kRandom,      // every tensor by formula, nothing is read; the folder needs configs only
 };
 
-// Of a transformer's weights: kBf16: all, converted and packed. kAsStored: the files, from which blocks are packed when
-// they are used. kAuto: all packed where the run then fits into memory, else as many as fit; the rest as kAsStored.
+// What stays in memory of a transformer's weights. kBf16: all, converted and packed. kAsStored: the files, from which
+// blocks are packed when they are used. kAuto: all packed where the run then fits into memory, else as many as fit; the
+// rest as kAsStored.
 enum class WeightsInMemory : uint8_t { kAuto, kBf16, kAsStored };
 
 // Weights that stay in memory between two requests. What is not kept is read again by the request that needs it.
@@ -40,7 +41,7 @@ enum class KeepWeights : uint8_t {
   kAll,          // those of the VAE too
 };
 
-// How the VAE adds up its 3×3 convolutions. Winograd's algorithm takes fewer products; with vae_dtype BF16 its errors
+// How the VAE adds up its 3×3 convolutions. Winograd's algorithm multiplies less; with vae_dtype BF16 its errors
 // are larger, within what bf16 is allowed (docs/cpu.md).
 enum class VaeConvolution : uint8_t { kAuto, kDirect, kWinograd };
 
@@ -78,8 +79,8 @@ struct ModelOptions {
   std::vector<LoraFile> lora_high;  // for the high-noise expert of a model with two
   std::vector<LoraFile> lora_low;   // for the low-noise expert
 
-  // Of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are multiplied
-  // in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
+  // Dtype of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are
+  // multiplied in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
   DType dtype = DType::kBF16;
   // With dtype I8, which blocks: "inner" (all but the first and the last), "all", numbers and ranges ("1-28"), where
   // VACE's control blocks count on behind the model's and a slash divides those of two experts, or "auto": as many as
@@ -91,8 +92,8 @@ struct ModelOptions {
   // int8_layers=auto, and the threshold of a step cache that has none. Unset: 0.02 for int8_layers, and the threshold
   // as published.
   std::optional<double> budget;
-  DType text_encoder_dtype = DType::kF32;  // of the text encoder's
-  DType vae_dtype = DType::kF32;           // of the VAE's
+  DType text_encoder_dtype = DType::kF32;  // F32 or BF16: weights and activations of the text encoder
+  DType vae_dtype = DType::kF32;           // likewise of the VAE
   VaeConvolution vae_convolution = VaeConvolution::kAuto;
 
   std::optional<int64_t> ranks;        // in-process ranks; under mpirun the world size
@@ -138,16 +139,16 @@ struct Request {
   int64_t segment_frame_length = 77;             // frames that are denoised together, 4k + 1
   int64_t prev_segment_conditioning_frames = 1;  // of the segment before, which the next one begins with: 1 or 5
 
-  int64_t height = 480;             // pixels; multiples of 16
-  int64_t width = 832;              // pixels; multiples of 16
-  std::optional<int64_t> max_area;  // pixels: height and width follow the shape of `image` instead
-  int64_t num_frames = 81;          // 4k + 1; Animate: those of pose_video
-  int64_t num_inference_steps = 50;
-  double guidance_scale = 5.0;                                     // ≤ 1: no guidance
-  std::optional<double> guidance_scale_2;                          // of the low-noise expert; unset: guidance_scale
-  std::optional<double> flow_shift;                                // unset: the checkpoint's
-  std::optional<double> boundary_ratio;                            // of two experts; unset: the checkpoint's
-  std::optional<sampling::SolverKind> scheduler;                   // unset: the checkpoint's
+  int64_t height = 480;                           // pixels; multiples of 16
+  int64_t width = 832;                            // pixels; multiples of 16
+  std::optional<int64_t> max_area;                // pixels: height and width follow the shape of `image` instead
+  int64_t num_frames = 81;                        // 4k + 1; Animate: those of pose_video
+  int64_t num_inference_steps = 50;               // 1 … 1000
+  double guidance_scale = 5.0;                    // 0 … 100; ≤ 1: no guidance
+  std::optional<double> guidance_scale_2;         // of the low-noise expert; unset: guidance_scale
+  std::optional<double> flow_shift;               // unset: the checkpoint's
+  std::optional<double> boundary_ratio;           // of two experts; unset: the checkpoint's
+  std::optional<sampling::SolverKind> scheduler;  // unset: the checkpoint's
   sampling::SigmaGrid sigma_grid = sampling::SigmaGrid::kFromOne;  // of UniPC
   // The noise level of each step before flow_shift, falling, instead of num_inference_steps of a grid: for models that
   // were distilled to a few steps. One of the two; empty: the grid.
@@ -156,10 +157,10 @@ struct Request {
   int64_t seed = 0;                   // −1: one is drawn, see Video::seed
   std::string latents;                // safetensors file with the initial noise, instead of a seed
   bool decode = true;                 // false: the run ends with Video::latents, without frames; has no key
-  int64_t max_sequence_length = 512;  // tokens of the prompt
+  int64_t max_sequence_length = 512;  // tokens of the prompt, 1 … 512
   bool mask_padding_tokens = false;   // cross-attention sees the prompt's own tokens only
   bool vae_tiling = false;            // overlapping tiles that are blended, as the reference cuts them
-  int64_t fps = 16;                   // what a file of the frames says
+  int64_t fps = 16;                   // frames per second that a file names, 1 … 240
   std::optional<int64_t> preview;     // steps from one Callbacks::preview to the next; unset: none
 
   // Steps that reuse what an earlier one computed (docs/caches.md). Unset: as published for the model.
@@ -252,7 +253,7 @@ struct Video {
   Tensor frames;     // [num_frames, height, width, 3] U8 RGB; empty where they went to a sink, and on ranks but 0
   int64_t seed = 0;  // of the initial noise: the request's, or what was drawn
   Tensor latents;    // [1, C, T, h, w] F32, final, normalised; on every rank
-  // Of the whole run: in a batch of videos the same for all, or, where it is text or a list, with the first.
+  // About the whole run. In a batch, numbers are the same in all videos; text and lists are in the first.
   double denoise_seconds = 0;                 // of this rank, all steps
   std::string layout;                         // how the ranks were used, in words; rank 0
   std::vector<TimedPhase> phases;             // each before its parts; rank 0

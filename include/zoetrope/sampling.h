@@ -19,6 +19,12 @@ enum class SigmaGrid : uint8_t {
 };
 
 // What decides which steps reuse the results of earlier ones (docs/caches.md).
-enum class StepCacheKind : uint8_t { kNone, kMag, kTea, kSen, kCfg };
+enum class StepCacheKind : uint8_t {
+  kNone,
+  kMag,  // MagCache: published ratios of residuals say which steps reuse the last residual of the blocks
+  kTea,  // TeaCache: likewise, by how far the time embedding has moved
+  kSen,  // SenCache: reuses the velocity while latents and timestep are close
+  kCfg,  // FasterCache's guidance: some steps derive the unconditional branch from the conditional one
+};
 
 }  // namespace zoetrope::sampling

@@ -1,4 +1,5 @@
-// Views of and owners of dense data: dtype, extents and strides. A view never owns; an owner never aliases.
+// Views and owners of dense data: dtype, extents and strides. A view never owns; an owner never aliases. An axis, index
+// or shape that does not fit is a defect of the calling program: it is reported, and the program aborts.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ class ZOETROPE_API Shape {
   static constexpr int kMaxRank = 5;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> extents);
+  Shape(std::initializer_list<int64_t> extents);  // at most kMaxRank
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return extents_[static_cast<size_t>(axis)]; }
@@ -77,7 +78,8 @@ class ZOETROPE_API TensorView {
   DType dtype_ = DType::kF32;
 };
 
-// Owns 64-byte aligned memory on the CPU, zero-initialised unless made by `uninitialized`.
+// Owns 64-byte aligned memory on the CPU, zero-initialised unless made by `uninitialized`. Throws Error where there is
+// not enough.
 class ZOETROPE_API Tensor {
  public:
   Tensor() = default;

@@ -48,7 +48,8 @@ class ZOETROPE_API Trace {
   void write(const std::filesystem::path& path) const;
   size_t size() const;
 
-  // All spans as bytes, for a process that adds them to its own trace, `shift` later than their clock says.
+  // All spans as bytes, for a process that adds them to its own trace; `shift` is added to every time. Bytes must come
+  // from pack().
   std::vector<char> pack() const;
   void add_packed(std::span<const char> packed, std::chrono::nanoseconds shift);
 

@@ -206,12 +206,10 @@ namespace {
 // Calls body(field) for every field of a layout but the shard weights.
 template <typename Layout, typename Body>
 void each_field(Layout& layout, Body&& body) {
-  auto& context = layout.context;
-  for (auto* field : {&layout.data, &context.ulysses, &context.ring, &context.head_chunks, &context.gather,
-                      &layout.vae_ranks, &layout.text_ranks, &layout.weight_shards, &layout.tensor})
+  for (auto* field : {&layout.data, &layout.vae_ranks, &layout.text_ranks, &layout.weight_shards, &layout.tensor})
     body(*field);
-  body(context.direction);
   body(layout.sharded);
+  parallel::ContextLayout::for_each(layout.context, [&](const char*, auto& field) { body(field); });
 }
 
 void broadcast(comm::Communicator& world, ParallelLayout& layout) {

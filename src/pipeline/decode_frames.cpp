@@ -109,7 +109,7 @@ class RankDecode {
 
   void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */, int64_t video) {
     tell(handed_over_);
-    const wan::FrameSink sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
+    const wan::FrameCallback sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
     if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, latents.shape())) {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {

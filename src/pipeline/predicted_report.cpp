@@ -33,14 +33,14 @@ std::string relative(const PredictedPart& part) {
 }  // namespace
 
 MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
-                         Weights weights, Frames frames) {
+                         WeightsRead weights, Frames frames) {
   MeasuredRun measured;
   const auto sum = [&](std::initializer_list<const char*> phases) {
     double seconds = 0;
     for (const char* phase : phases) seconds += timing.seconds(phase);
     return seconds;
   };
-  if (weights == Weights::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
+  if (weights == WeightsRead::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
   measured.text_encoder = sum({"Inference/Conditioning/text encoder"});
   measured.conditions = sum({"Inference/Conditioning/image encoder", "Inference/Conditioning/VAE encode",
                              "Inference/Conditioning/face encoder"});
@@ -88,7 +88,7 @@ bool far_faster(const std::vector<PredictedPart>& parts) {
   });
 }
 
-std::string predicted_total_text(const planner::RunPrediction& predicted, Weights weights) {
+std::string predicted_total_text(const planner::RunPrediction& predicted, WeightsRead weights) {
   double total = 0;
   std::string parts;
   const auto add = [&](const char* name, double seconds) {
@@ -96,7 +96,7 @@ std::string predicted_total_text(const planner::RunPrediction& predicted, Weight
     total += seconds;
     parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, duration_text(seconds));
   };
-  if (weights == Weights::kFromFiles) add("load", predicted.load);
+  if (weights == WeightsRead::kFromFiles) add("load", predicted.load);
   add("text encoder", predicted.text_encoder);
   add("conditions", predicted.conditions);
   add(kDenoise, predicted.denoise);

@@ -26,11 +26,11 @@ struct MeasuredRun {
   int64_t steps = 1;
 };
 
-enum class Weights : uint8_t { kFromFiles, kNotRead };
+enum class WeightsRead : uint8_t { kFromFiles, kNotRead };
 enum class Frames : uint8_t { kDecoded, kNone };
 // From the phases of the timing summary and what attention counted in all steps.
 MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
-                         Weights weights, Frames frames);
+                         WeightsRead weights, Frames frames);
 
 // Seconds of the whole run; denoising is divided into computing and the waits of attention.
 std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predicted, const MeasuredRun& measured);
@@ -40,7 +40,7 @@ std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predict
 bool far_faster(const std::vector<PredictedPart>& parts);
 
 // "Predicted 40 h 12 min in all: load 1 min 4 s, text encoder 8 s, denoise 40 h 3 min, VAE decode 7 min 30 s".
-std::string predicted_total_text(const planner::RunPrediction& predicted, Weights weights);
+std::string predicted_total_text(const planner::RunPrediction& predicted, WeightsRead weights);
 
 // "denoise: computing, 1.2 s more than predicted (+31 %)"; empty where nothing was predicted. Of denoising its parts
 // count, which say more.

@@ -114,14 +114,14 @@ TEST(PredictedReport, TakesSecondsFromTheTimingSummary) {
   attention::Counters counters;
   counters.ulysses.wait_seconds = 0.5;
   counters.ring.wait_seconds = 0.25;
-  const MeasuredRun run = measured_run(timing, counters, 2, Weights::kFromFiles, Frames::kDecoded);
+  const MeasuredRun run = measured_run(timing, counters, 2, WeightsRead::kFromFiles, Frames::kDecoded);
   EXPECT_EQ(run.load, 3);
   EXPECT_EQ(run.text_encoder, 3);
   EXPECT_EQ(run.denoise, 9);
   EXPECT_EQ(run.exchange_wait, 0.5);
   EXPECT_EQ(run.ring_wait, 0.25);
   EXPECT_EQ(run.vae, 7);
-  const MeasuredRun formulas = measured_run(timing, counters, 2, Weights::kNotRead, Frames::kNone);
+  const MeasuredRun formulas = measured_run(timing, counters, 2, WeightsRead::kNotRead, Frames::kNone);
   EXPECT_FALSE(formulas.load.has_value());
   EXPECT_FALSE(formulas.vae.has_value());
 }

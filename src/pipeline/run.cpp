@@ -203,8 +203,8 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos)
       options_(of_batch(videos_)),
       plan_(plan_run(videos_, model_)),
       inputs_(read_inputs(options_, model_)),
-      weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? Weights::kNotRead
-                                                                                    : Weights::kFromFiles) {}
+      weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? WeightsRead::kNotRead
+                                                                                    : WeightsRead::kFromFiles) {}
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
   VideoFormat format = video_format(options_);
@@ -483,7 +483,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
   forecast.num_frames = options_.num_frames;
   if (planned.priced()) {
     const planner::RunPrediction& predicted = planned.predicted;
-    forecast.seconds = predicted.total() - (weights_ == Weights::kNotRead ? predicted.load : 0);
+    forecast.seconds = predicted.total() - (weights_ == WeightsRead::kNotRead ? predicted.load : 0);
   }
   forecast.memory = memory_plan(question).peak().total();
   if (free && forecast.memory > *free) {

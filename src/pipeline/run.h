@@ -187,7 +187,7 @@ class Run {
   const GenerateOptions options_;              // of the first, with the size of the batch
   const RunPlan plan_;
   const Inputs inputs_;
-  const Weights weights_;  // whether they are read
+  const WeightsRead weights_;
   SharedContexts contexts_;
   JournalKeys journal_ = journal_keys(options_);
   ForwardChecks* checks_ = nullptr;

@@ -78,7 +78,7 @@ Tensor decoded(const fs::path& vae, const TensorView& latents, const Shape& fram
   Tensor made(DType::kF32, frames);
   wan::denormalize_latents(config, video, raw);
   Stream stream(available_threads());
-  const wan::FrameSink sink = [&](int64_t first, const TensorView& some) {
+  const wan::FrameCallback sink = [&](int64_t first, const TensorView& some) {
     const std::vector<double> values = to_doubles(some);
     float* to = made.view().select(0, first).data<float>();
     for (const double x : values) *to++ = std::clamp(0.5f * static_cast<float>(x) + 0.5f, 0.0f, 1.0f);

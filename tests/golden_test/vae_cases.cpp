@@ -71,7 +71,7 @@ class Chunks {
 };
 
 // The whole clip as [1, 3, F, H, W], from what `decode` gives the sink.
-Tensor collected(const std::function<void(const wan::FrameSink&)>& decode) {
+Tensor collected(const std::function<void(const wan::FrameCallback&)>& decode) {
   std::vector<std::vector<double>> frames;
   Shape one;
   decode([&](int64_t, const TensorView& made) {
@@ -94,7 +94,7 @@ Tensor collected(const std::function<void(const wan::FrameSink&)>& decode) {
 }  // namespace
 
 Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const Probe& probe) {
-  return collected([&](const wan::FrameSink& sink) { decoder.decode(stream, z, sink, probe); });
+  return collected([&](const wan::FrameCallback& sink) { decoder.decode(stream, z, sink, probe); });
 }
 
 namespace {
@@ -206,7 +206,7 @@ void check_tiled(Report& report, Vae& vae, const io::TensorFile& data, const Jso
   Tensor moments(DType::kF32, recorded.shape());
   wan::encode_tiled(vae.stream, vae.encoder, vae.config, video, moments, sizes);
   report.check("tiled.encode.moments", moments, recorded, float32_tolerance(noise.of("f32_vs_f64", "tiled_encode")));
-  const Tensor sample = collected([&](const wan::FrameSink& sink) {
+  const Tensor sample = collected([&](const wan::FrameCallback& sink) {
     wan::decode_tiled(vae.stream, vae.decoder, vae.config, mean, sink, {}, sizes);
   });
   report.check("tiled.decode.sample", sample, data.tensor("decode.sample"),

@@ -24,7 +24,8 @@ namespace zoetrope::wan {
 // Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. An
 // exception ends decode(), and the decoder can be used again. Rows are those of the part: 8 per latent row, or 16 with
 // patches of two.
-using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
+using FrameCallback =
+    std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
 
 // A decoding that stops between two latent frames and goes on elsewhere, with any split: what is remembered of the
 // frames so far. The layers have frames in a fixed order, each [rows, W, C] of the weights' dtype; some are empty.
@@ -54,17 +55,17 @@ class VaeDecoder {
 
   // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h), of the whole picture.
   // Frames reach the sink as soon as they are computed, before later latent frames.
-  void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {},
+  void decode(Stream& stream, const TensorView& latents, const FrameCallback& sink, const Probe& probe = {},
               const RowSplit& split = {});
 
   // The rest of a clip, and word of what is remembered after each latent frame. `latents` are those of the whole clip,
   // and frames count from its beginning; `first_frame` is the first that the sink gets.
-  void decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameSink& sink,
+  void decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameCallback& sink,
               const RowSplit& split, const DecodeStops& stops);
 
   // As decode() of a whole picture, but the sink gets the output of the last layer, before the clamp and with patches
   // as channels: [n, h, w, C] F32, and may change it.
-  void decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink);
+  void decode_values(Stream& stream, const TensorView& latents, const FrameCallback& sink);
 
   size_t workspace_bytes() const;  // booked now, without weights
 

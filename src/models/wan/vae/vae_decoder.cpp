@@ -151,7 +151,7 @@ struct VaeDecoder::Impl {
   }
 
   enum class Wanted : uint8_t { kPixels, kValues };
-  void decode(Stream& stream, const TensorView& latents, Wanted what, const FrameSink& frames, const Probe& watcher,
+  void decode(Stream& stream, const TensorView& latents, Wanted what, const FrameCallback& frames, const Probe& watcher,
               const RowSplit& split, const DecodeStops& stops, int64_t first_frame) {
     const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
     const int64_t channels = weights.layout.quant.in;
@@ -193,7 +193,7 @@ struct VaeDecoder::Impl {
   // Of the current clip.
   int64_t next_frame = 0;
   Wanted wanted = Wanted::kPixels;
-  const FrameSink* sink = nullptr;
+  const FrameCallback* sink = nullptr;
   const Probe* probe = nullptr;
 };
 
@@ -201,17 +201,17 @@ VaeDecoder::VaeDecoder(std::shared_ptr<const VaeWeights> weights) : impl_(std::m
 VaeDecoder::~VaeDecoder() = default;
 VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 
-void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe,
+void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameCallback& sink, const Probe& probe,
                         const RowSplit& split) {
   impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, probe, split, {}, 0);
 }
 
-void VaeDecoder::decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameSink& sink,
+void VaeDecoder::decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameCallback& sink,
                         const RowSplit& split, const DecodeStops& stops) {
   impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, {}, split, stops, first_frame);
 }
 
-void VaeDecoder::decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink) {
+void VaeDecoder::decode_values(Stream& stream, const TensorView& latents, const FrameCallback& sink) {
   impl_->decode(stream, latents, Impl::Wanted::kValues, sink, {}, {}, {}, 0);
 }
 

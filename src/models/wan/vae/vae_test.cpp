@@ -39,7 +39,7 @@ class Collector {
     const int64_t factor = config.spatial_factor();
     video_ = Tensor(DType::kF32, {config.video_frames(latents[1]), factor * latents[2], factor * latents[3], 3});
   }
-  FrameSink sink() {
+  FrameCallback sink() {
     return [this](int64_t first, const TensorView& frames) {
       ASSERT_EQ(first, filled_);
       filled_ += frames.extent(0);
@@ -295,7 +295,7 @@ TEST(Vae, RefusesWrongShapesAndMissingTensorsInOneSentence) {
   const Model model(small_config());
   Stream stream(1);
   VaeDecoder decoder(model.weights);
-  const FrameSink ignore = [](int64_t, const TensorView&) {};
+  const FrameCallback ignore = [](int64_t, const TensorView&) {};
   EXPECT_THAT(error_of([&] {
                 decoder.decode(stream, Tensor(DType::kF32, {4, 1, 2, 2}), ignore);
               }),

@@ -186,7 +186,7 @@ bool encodes_in_tiles(const Shape& video, const TileSizes& sizes) {
 }
 
 void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, const TensorView& latents,
-                  const FrameSink& sink, const TileTick& tick, const TileSizes& sizes) {
+                  const FrameCallback& sink, const TileTick& tick, const TileSizes& sizes) {
   const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
   if (!decodes_in_tiles(config, z.shape(), sizes)) {
     decoder.decode(stream, z, [&](int64_t first, const TensorView& frames) {

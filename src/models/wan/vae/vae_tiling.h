@@ -46,7 +46,7 @@ using TileTick = std::function<void(int64_t done, int64_t total)>;
 // the whole clip, so the sink gets its first frame after the last tile: until then the clip and one more frame are in
 // memory, in float32.
 void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, const TensorView& latents,
-                  const FrameSink& sink, const TileTick& tick = {}, const TileSizes& sizes = {});
+                  const FrameCallback& sink, const TileTick& tick = {}, const TileSizes& sizes = {});
 
 // As VaeEncoder::encode(), and just that where one tile is enough; moments as there.
 void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const FrameSource& video,

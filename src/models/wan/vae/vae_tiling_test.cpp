@@ -97,7 +97,7 @@ Tensor blend_plainly(const Tiles& tiles, const Shape& whole, int64_t overlap_y, 
   return out;
 }
 
-Tensor collect(const Shape& clip, const std::function<void(const FrameSink&)>& decode) {
+Tensor collect(const Shape& clip, const std::function<void(const FrameCallback&)>& decode) {
   Tensor video(DType::kF32, clip);
   int64_t filled = 0;
   decode([&](int64_t first, const TensorView& frames) {
@@ -169,11 +169,11 @@ TEST_P(VaeTilingOf, DecodesAsTheReferenceCutsAndBlends) {
       store_pixels(model.stream.team(), blended.view().select(0, f), model.config.patch_size,
                    expected.view().select(0, f));
     }
-    const Tensor ours = collect(clip, [&](const FrameSink& sink) {
+    const Tensor ours = collect(clip, [&](const FrameCallback& sink) {
       decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, sizes);
     });
     const Tensor untiled =
-        collect(clip, [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
+        collect(clip, [&](const FrameCallback& sink) { model.decoder.decode(model.stream, latents, sink); });
     const bool in_tiles = decodes_in_tiles(model.config, latents.shape(), sizes);
     EXPECT_LE(difference(ours, in_tiles ? expected : untiled).max_abs, kRoundings);
     EXPECT_GT(difference(ours, in_tiles ? untiled : expected).max_abs, 1000 * kRoundings);
@@ -233,11 +233,11 @@ TEST(VaeTiling, OneTileIsTheWholePicture) {
 
   const Tensor latents = random_tensor({3, 2, 2, 2}, 8);
   const Shape clip{5, 32, 32, 3};
-  const Tensor one = collect(clip, [&](const FrameSink& sink) {
+  const Tensor one = collect(clip, [&](const FrameCallback& sink) {
     decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, sizes);
   });
   const Tensor untiled =
-      collect(clip, [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
+      collect(clip, [&](const FrameCallback& sink) { model.decoder.decode(model.stream, latents, sink); });
   EXPECT_LE(difference(one, untiled).max_abs, kRoundings);
 }
 
@@ -336,7 +336,7 @@ TEST(VaeTiling, TellsBetweenFramesAndStopsWhenToldTo) {
     all = total;
   };
   const auto whole = [&](const TileTick& told) {
-    return collect({5, 28, 32, 3}, [&](const FrameSink& sink) {
+    return collect({5, 28, 32, 3}, [&](const FrameCallback& sink) {
       decode_tiled(model.stream, model.decoder, model.config, latents, sink, told, sizes);
     });
   };
