@@ -66,8 +66,8 @@ def arguments():
     parser.add_argument("--repeat", type=int, default=1, help="timed repeats inside a run")
     parser.add_argument("--turn", type=float, default=0, help="seconds of a turn; unset: one run after the other")
     parser.add_argument("--hardware", default="", help="profile for auto; unset: what was calibrated, else cpu")
-    parser.add_argument("--threads", type=int, default=0, help="of the process; unset: all cores")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
+    parser.add_argument("--threads", type=int, default=0, help="threads of the process; unset: all cores")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of runs")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     if not 0 <= options.turn < math.inf:
@@ -75,7 +75,7 @@ def arguments():
     if options.rounds < 1 or options.repeat < 1:
         parser.error("--rounds and --repeat must be 1 or more")
     if shutil.which(options.program) is None:
-        parser.error(f"{options.program} is no program that can be run")
+        parser.error(f"{options.program} is not a program that can be run")
     if options.json and not pathlib.Path(options.json).absolute().parent.is_dir():
         parser.error(f"--json {options.json}: its folder does not exist")
     return options

@@ -59,9 +59,9 @@ TEST(Words, ShapesAreGroupsOrSizesWithAMask) {
   EXPECT_EQ(shapes[0].key_mask, 0.5);
   EXPECT_THAT(error_of([] { parse_shapes("shapes", "tiny"); }), HasSubstr("neither a group (lengths, two_heads"));
   EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x0x1x8"); }),
-              HasSubstr("'0' in '1x0x1x8' is no number of tokens"));
-  EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:kv"); }), HasSubstr("no number of keys"));
-  EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:mask=2"); }), HasSubstr("no share of valid keys"));
+              HasSubstr("'0' in '1x0x1x8' is not a number of tokens"));
+  EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:kv"); }), HasSubstr("not a number of keys"));
+  EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:mask=2"); }), HasSubstr("not a share of valid keys"));
   EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:q=2"); }), HasSubstr("is unknown"));
   EXPECT_THAT(error_of([] { parse_shapes("shapes", "1x8x1x8:mask=0.5:lengths=0.5"); }), HasSubstr("two masks"));
   EXPECT_THAT(error_of([] { parse_shapes("shapes", "64x4194304x1024x1024"); }), HasSubstr("elements"));

@@ -149,7 +149,7 @@ Section bench_product(const ProductSettings& settings, const Progress& progress,
   const std::vector<int> thread_counts = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   Section section;
   section.name = "product";
-  section.title = "Matrix products of layers on this CPU";
+  section.title = "Matrix multiplications of layers on this CPU";
   section.note =
       "x·wᵀ with packed weights, 2·rows·outputs·terms operations. Every result was compared with float64 in a sample "
       "of "

@@ -25,7 +25,7 @@ std::vector<NamedStrategy> parse_strategies(std::string_view words, const std::v
   std::vector<NamedStrategy> rows;
   for (const std::string& word : words == "all" ? all : split_words("strategies", words)) {
     for (const NamedStrategy& row : rows)
-      if (row.name == word) fail("strategies={}: {} is there twice", words, word);
+      if (row.name == word) fail("strategies={}: {} appears twice", words, word);
     rows.emplace_back(word);
   }
   return rows;

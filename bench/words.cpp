@@ -28,7 +28,7 @@ std::vector<std::string> shape_groups() {
 int64_t extent(const char* key, std::string_view word, std::string_view text, const char* name, int64_t most) {
   const auto value = parse_number<int64_t>(text);
   if (!value || *value < 1 || *value > most) {
-    fail("{}: '{}' in '{}' is no {}; 1 to {} is", key, text, word, name, most);
+    fail("{}: '{}' in '{}' is not a {}; 1 to {} is", key, text, word, name, most);
   }
   return *value;
 }
@@ -36,7 +36,7 @@ int64_t extent(const char* key, std::string_view word, std::string_view text, co
 double share(const char* key, std::string_view word, std::string_view text) {
   const auto value = parse_number<double>(text);
   if (!value || !(*value > 0 && *value <= 1)) {
-    fail("{}: '{}' in '{}' is no share of valid keys; a number above 0, up to 1 is", key, text, word);
+    fail("{}: '{}' in '{}' is not a share of valid keys; a number above 0, up to 1 is", key, text, word);
   }
   return *value;
 }

@@ -178,7 +178,7 @@ std::string completion_script(const std::string& shell) {
   if (shell == "bash") return bash();
   if (shell == "zsh") return zsh();
   if (shell == "fish") return fish();
-  fail("completion: '{}' is no shell that it knows; there are: bash, zsh, fish", shell);
+  fail("completion: unknown shell '{}'; use bash, zsh or fish", shell);
 }
 
 }  // namespace zoetrope::cli

@@ -26,7 +26,7 @@ struct Int8Words {
 OptionSet describe(Int8Words& words) {
   OptionSet set;
   set.integer("num_timesteps", words.num_timesteps, {1, 1000},
-              "at which errors are measured, of each expert, spread over those that it denoises");
+              "timesteps per expert at which errors are measured, spread over those it denoises");
   return set;
 }
 

@@ -85,7 +85,7 @@ std::string help() {
   return fmt::format(
       "Every key of `zoetrope generate`, and:\n{}\n"
       "A rank is lost where its process or host ends or no longer answers. The job then goes on from its journal\n"
-      "(journal=, or OUTPUT.journal) on the ranks that are left, and the planner decides anew how to use them.\n\n"
+      "(journal=, or OUTPUT.journal) on the ranks that are left, and the planner decides again how to use them.\n\n"
       "Example:\n  zoetrope run ranks=4 hosts=node1:2,node2:2 MODEL prompt=\"a red cat\" output=cat.mp4\n",
       describe(launch).help());
 }
@@ -215,7 +215,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
          journal.string(), journal.string());
   }
   if (!settings.run.grid.empty())
-    fail("grid={}: a job that is started again has not the frames of all videos; leave it out", settings.run.grid);
+    fail("grid={}: a job that is started again does not have the frames of all videos; leave it out",
+         settings.run.grid);
   if (!resumes && !names_journal) words.push_back(fmt::format("journal={}", journal.string()));
   int64_t ranks = 0;
   for (const Host& host : launch.hosts) ranks += host.slots;

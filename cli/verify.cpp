@@ -38,7 +38,7 @@ OptionSet describe(VerifyWords& words) {
       .text("reference", words.settings.reference,
             "folder of the files that the model's weights were made from; unset: the model itself")
       .number("minutes", words.settings.minutes, {0, 1e6},
-              "to verify in, at a smaller size where that is needed; 0: as long as it takes")
+              "minutes the verification may take, at a smaller size where needed; 0: no limit")
       .integer("rows", words.settings.rows, {0, 1'000'000'000},
                "tokens of each stage that are computed in float64, spread over the ranks; 0: all");
   return set;

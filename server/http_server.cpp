@@ -45,7 +45,7 @@ int bound_socket(const HttpOptions& options) {
   addrinfo* found = nullptr;
   if (const int code = ::getaddrinfo(options.host.c_str(), fmt::to_string(options.port).c_str(), &wanted, &found);
       code != 0)
-    fail("{}: is no address of this machine: {}", place, ::gai_strerror(code));
+    fail("{}: is not an address of this machine: {}", place, ::gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
   // A name may have addresses of which this machine does not have all: localhost is ::1, too, where there is no IPv6.
   int code = 0;
@@ -207,7 +207,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handlers handlers)
     if (!response.body.empty()) return;
     const ApiError error(response.status, response.status == 404 ? "not_found" : "malformed_request",
                          response.status == 404 ? "there is nothing under this path"
-                                                : "the body cannot be read: it ends early, or is no form");
+                                                : "the body cannot be read: it ends early, or is not a form");
     response.set_content(error.body().dump(), "application/json");
   }));
   set_logger([](const httplib::Request&, const httplib::Response& response) { turn_.status = response.status; });

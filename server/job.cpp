@@ -84,7 +84,7 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   file.get_between<int64_t>("format", kFormat, kFormat);
   JobRecord job;
   job.id = file.get<std::string>("id");
-  if (!is_job_id(job.id)) fail("{}: id: '{}' is no name of a job", where, job.id);
+  if (!is_job_id(job.id)) fail("{}: id: '{}' is not a name of a job", where, job.id);
   job.number = file.get_between<int64_t>("number", 1, INT64_MAX);
   const std::string status = file.get_one_of("status", {"queued", "in_progress", "completed", "failed"});
   for (const JobStatus each : {JobStatus::kQueued, JobStatus::kInProgress, JobStatus::kCompleted, JobStatus::kFailed})
@@ -92,14 +92,14 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   job.model = file.get<std::string>("model");
   const JsonObject settings = file.object("settings");
   for (const std::string& key : settings.keys()) {
-    if (use_of_key(key) != KeyUse::kRequest) fail("{}: settings.{}: is no setting of a request", where, key);
+    if (use_of_key(key) != KeyUse::kRequest) fail("{}: settings.{}: is not a setting of a request", where, key);
     job.settings[key] = settings.get<std::string>(key);
   }
   for (const JsonObject& upload : file.objects("uploads")) {
     const std::string key = upload.get<std::string>("key"), name = upload.get<std::string>("file");
-    if (use_of_key(key) != KeyUse::kUpload) fail("{}: uploads: '{}' is no file of a request", where, key);
+    if (use_of_key(key) != KeyUse::kUpload) fail("{}: uploads: '{}' is not a file of a request", where, key);
     if (name.empty() || name.find('/') != std::string::npos || name.starts_with("."))
-      fail("{}: uploads: '{}' is no name of a file in the job's folder", where, name);
+      fail("{}: uploads: '{}' is not a name of a file in the job's folder", where, name);
     job.uploads.emplace_back(key, name);
   }
   constexpr int64_t kMostPixels = 16384, kMostFrames = int64_t{1} << 32;

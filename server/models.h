@@ -17,7 +17,7 @@ namespace zoetrope::server {
 
 class Models {
  public:
-  // Throws Error where one is no model. `ranks`, which must outlive this: of a server that was started with mpirun;
+  // Throws Error where one is not a model. `ranks`, which must outlive this: of a server that was started with mpirun;
   // null: ranks are threads. `processes_here`: of the ranks that share the memory of a host.
   explicit Models(std::vector<ServedModel> models, RankJobs* ranks = nullptr, int processes_here = 1);
 

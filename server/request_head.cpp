@@ -93,7 +93,7 @@ void check_body(RequestHead& head, size_t most_body) {
   if (length.empty()) return;
   constexpr size_t kMostDigits = 18;
   const std::optional<size_t> bytes = length.size() > kMostDigits ? SIZE_MAX : number_in(length);
-  if (!bytes) throw malformed("Content-Length is no number");
+  if (!bytes) throw malformed("Content-Length is not a number");
   if (*bytes > most_body)
     throw ApiError(413, "body_too_large",
                    fmt::format("the body has {} bytes, more than {} (max_upload)", length, most_body));

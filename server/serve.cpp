@@ -88,7 +88,7 @@ OptionSet describe_serve_options(ServeOptions& o) {
             "names under which the server may be asked, next to IP addresses and localhost, as a.example,b.example")
       .text("lora_folder", o.lora_folder, "folder of the .safetensors files that requests may name as lora")
       .integer("max_upload", o.max_upload, {1, 4096}, "MB of the body of a request")
-      .integer("connections", o.connections, {2, 4096}, "that are open at once; half of them may be streams of events")
+      .integer("connections", o.connections, {2, 4096}, "open connections at most; half of them may be event streams")
       .number("request_timeout", o.request_timeout, {0.1, 3600},
               "seconds in which a request must arrive; 64 KB more take one more each")
       .choice("log", o.log, {"none", "jobs", "requests"}, "what is written to standard error");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The tables `best:` of configs/: what the planner finds best for each number of ranks of a hardware profile.
 
-    best_tables.py PROGRAM [CONFIG.yml…]            writes them anew; without files those of configs/
+    best_tables.py PROGRAM [CONFIG.yml…]            writes them again; without files those of configs/
     best_tables.py PROGRAM --compare [CONFIG.yml…]  names each line that the planner sees differently; exit code 1
 """
 import concurrent.futures

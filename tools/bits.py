@@ -8,7 +8,7 @@
 FILE is tools/bits/CPU.json unless given. CPU names the kind of processor, because each kind runs other kernels: a record
 is compared on the kind of processor that made it. `--only TEXT` takes the runs whose name contains TEXT.
 
-A change of structure must leave every hash as it was. A change that is meant to change bits records anew, and its commit
+A change of structure must leave every hash as it was. A change that is meant to change bits records again, and its commit
 says why. The list fixes what the planner would choose (ranks, strategy, threads), and nothing is measured.
 
 A run of `generate` gives two hashes: of the latents (noise, each step's velocity and latents, prompt embeddings) and of

@@ -343,7 +343,7 @@ class Cluster:
             holder.wait()
             holder.stdout.close()
         self.holders = []
-        # Ports go with the namespaces of their other ends, a moment after these; deleting one that is gone is no error.
+        # Ports go with the namespaces of their other ends, a moment after these; deleting one that is gone is not an error.
         for index in range(self.hosts):
             call("ip", "link", "delete", f"port{index}", check=False)
         call("ip", "link", "delete", "bridge", check=False)

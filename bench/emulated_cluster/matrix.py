@@ -53,10 +53,10 @@ def parse_options(words):
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            raise OptionError(f"'{word}' is no key=value; the keys are {', '.join(names)}")
+            raise OptionError(f"'{word}' is not key=value; the keys are {', '.join(names)}")
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
-            raise OptionError(f"'{name}' is no key{f', did you mean {near[0]}' if near else ''}; the keys are "
+            raise OptionError(f"'{name}' is not a key{f', did you mean {near[0]}' if near else ''}; the keys are "
                               f"{', '.join(names)}")
         setattr(options, name, value)
     return options

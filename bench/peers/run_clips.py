@@ -219,9 +219,9 @@ def parse_arguments():
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("out/clips"))
     parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("out/clips.json"))
     parser.add_argument("--model", type=pathlib.Path, help="a folder in the published layout; default: random weights")
-    parser.add_argument("--size", default="wan2.1_t2v_1.3b", help="of the random weights: a name of configs/")
-    parser.add_argument("--sd-source", type=pathlib.Path, help="of stable-diffusion.cpp")
-    parser.add_argument("--sd-options", type=shlex.split, default=[], help="of its CMake, such as -DGGML_OPENMP=OFF")
+    parser.add_argument("--size", default="wan2.1_t2v_1.3b", help="model whose size the random weights have: a name of configs/")
+    parser.add_argument("--sd-source", type=pathlib.Path, help="folder with the sources of stable-diffusion.cpp")
+    parser.add_argument("--sd-options", type=shlex.split, default=[], help="options for its CMake, such as -DGGML_OPENMP=OFF")
     for name, value in (("height", 480), ("width", 832), ("num-frames", 17), ("steps", 4)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--guidance-scale", type=float, default=1)

@@ -443,7 +443,7 @@ def words(text):
 def counts(text):
     values = [int(word) for word in words(text)]
     if not values or min(values) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of positive numbers")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of positive numbers")
     return values
 
 
@@ -473,16 +473,16 @@ def parse_arguments():
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("out/models"),
                         help="for what is made on the way: the checkpoint, OpenVINO's models")
     parser.add_argument("--model", type=pathlib.Path, help="a checkpoint folder; default: random weights")
-    parser.add_argument("--size", default="wan2.1_t2v_1.3b", help="of the random weights: a name of configs/")
+    parser.add_argument("--size", default="wan2.1_t2v_1.3b", help="model whose size the random weights have: a name of configs/")
     parser.add_argument("--cases", type=words, default=["model", "vae", "text"])
     parser.add_argument("--peers", type=words, default=["diffusers", "openvino"])
     parser.add_argument("--ways", type=words, default=[], help="only these ways of running the others")
     parser.add_argument("--dtypes", type=words, default=["bf16", "f32"])
     parser.add_argument("--text-dtypes", type=words, default=["bf16"],
-                        help="of the text encoder, which others hold whole: 11 GB in bf16, 23 in f32")
-    parser.add_argument("--layers", type=two_counts, help="A,B: measure with so many layers, state for all")
-    parser.add_argument("--all-layers", type=int, help="of the whole transformer, where the checkpoint has fewer: 30")
-    parser.add_argument("--num-frames", type=counts, default=[1, 17], help="of the transformer")
+                        help="dtypes of the text encoder, which others hold whole: 11 GB in bf16, 23 in f32")
+    parser.add_argument("--layers", type=two_counts, help="A,B: measure with these numbers of layers, state for all")
+    parser.add_argument("--all-layers", type=int, help="layers of the whole transformer, where the checkpoint has fewer: 30")
+    parser.add_argument("--num-frames", type=counts, default=[1, 17], help="frames for the transformer")
     parser.add_argument("--height", type=int, default=480)
     parser.add_argument("--width", type=int, default=832)
     parser.add_argument("--vae-frames", type=int, default=5)

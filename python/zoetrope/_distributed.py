@@ -39,7 +39,7 @@ class _Messages:
         try:
             posted[0].wait(self._timeout)
         except RuntimeError as error:
-            raise _core.Error(f"attention: rank {distributed.get_rank()} waited in vain for another rank in "
+            raise _core.Error(f"attention: rank {distributed.get_rank()} timed out waiting for another rank in "
                               f"'{operation}': {error}") from error
 
 

@@ -41,7 +41,7 @@ _REFUSED_ATTRIBUTES = {
     "enable_vae_tiling": "give vae_tiling=True to the call", "encode_prompt": "prompts are encoded in the call",
     "save_pretrained": "`zoetrope convert` writes checkpoints",
     **dict.fromkeys(("transformer", "transformer_2", "vae", "text_encoder", "tokenizer"),
-                    "components are no objects here; files of other weights go to from_pretrained"),
+                    "components are read from files, not passed as objects; files of other weights go to from_pretrained"),
     "scheduler": "give scheduler='unipc' and flow_shift=3.0 to from_pretrained or to the call"}
 _OUTPUT_TYPES = ("np", "pil", "pt", "latent")
 _TENSOR_INPUTS = ("latents",)
@@ -106,7 +106,7 @@ class WanPipeline:
 
         Options are the keys of docs/configuration.md: ranks, threads, dtype, attention, weight_cache, keep_weights,
         lora, … Those of a video (flow_shift, scheduler, cache, …) are then the defaults of every call. torch_dtype, or
-        dtype where it is no text, sets the dtypes of all components, as in diffusers. Reads and checks configs and
+        dtype where it is not text, sets the dtypes of all components, as in diffusers. Reads and checks configs and
         headers; weights are read by the first call.
         """
         _refuse("from_pretrained", options, _REFUSED_WHEN_OPENED)
@@ -157,7 +157,7 @@ class WanPipeline:
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         for text in prompts:
             if not isinstance(text, str):
-                raise TypeError(f"prompt: {type(text).__name__} is no text; give a str or a list of them")
+                raise TypeError(f"prompt: {type(text).__name__} is not text; give a str or a list of them")
         if not prompts:
             raise _core.Error("call: prompt is an empty list; give one prompt or more")
         negatives = _listed("negative_prompt", negative_prompt, len(prompts))

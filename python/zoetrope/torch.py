@@ -33,7 +33,7 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, key_m
     output = torch.empty(query.shape, dtype=query.dtype)
     group = query.shape[2] // max(key.shape[2], 1)
     if key.shape[2] * group != query.shape[2]:
-        raise _core.Error(f"attention: {query.shape[2]} heads of q are no multiple of {key.shape[2]} of k and v")
+        raise _core.Error(f"attention: {query.shape[2]} heads of q are not a multiple of {key.shape[2]} of k and v")
     query, key, value = query.detach(), key.detach(), value.detach()
     for head in range(group):
         _core.attention(query[:, :, head::group], key, value, output[:, :, head::group], None, None, key_mask,

@@ -19,8 +19,8 @@ struct Origin {
   int message = 0;
 };
 
-// Words: sender 8 bits, receiver 8, message 12, position 36. The tail of a size that is no multiple of 8 is the front
-// of the next word.
+// Words: sender 8 bits, receiver 8, message 12, position 36. The tail of a size that is not a multiple of 8 is the
+// front of the next word.
 inline uint64_t payload_word(const Origin& origin, size_t position) {
   return static_cast<uint64_t>(origin.sender + 1) << 56 | static_cast<uint64_t>(origin.receiver + 1) << 48 |
          static_cast<uint64_t>(origin.message & 0xfff) << 36 | static_cast<uint64_t>(position);

@@ -68,7 +68,7 @@ void FormulaSource::read_range(const std::string& name, IndexRange range, const 
     return fill_floats(key, range.begin, range.size(), f.offset, f.amplitude, out.data<float>());
   }
   if (out.dtype() != DType::kBF16) {
-    fail("{}: tensor '{}' is F32 by formula and cannot be had as {}", where_, name, dtype_name(out.dtype()));
+    fail("{}: tensor '{}' is F32 by formula and cannot be read as {}", where_, name, dtype_name(out.dtype()));
   }
   constexpr int64_t kPiece = 2048;  // stays in the L1 cache
   float piece[kPiece];

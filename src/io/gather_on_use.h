@@ -1,5 +1,6 @@
 // Packed weights of which each rank keeps a part of every matrix, and gathers the parts of others when a matrix is
-// used, each time anew, into addresses that stay the same. What a WeightStream reads where weights are shared by ranks.
+// used, each time again, into addresses that stay the same. What a WeightStream reads where weights are shared by
+// ranks.
 #pragma once
 
 #include <cstdint>

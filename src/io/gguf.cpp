@@ -84,7 +84,8 @@ class Reader {
 
   TensorHeader read() {
     if (contents_.empty()) fail("{}: is empty", file_);
-    if (!contents_.starts_with(kGgufMagic)) fail("{}: is no GGUF file: it does not start with '{}'", file_, kGgufMagic);
+    if (!contents_.starts_with(kGgufMagic))
+      fail("{}: is not a GGUF file: it does not start with '{}'", file_, kGgufMagic);
     at_ = kGgufMagic.size();
     read_version();
     const uint64_t tensors = number<uint64_t>("the number of tensors");
@@ -150,7 +151,7 @@ class Reader {
     else value = read_scalar(key, type);
     if (key == kAlignment) set_alignment(type, value);
     header_.entries[key] = {begin, at_ - begin};
-    if (!header_.metadata.emplace(key, value).second) fail("{}: metadata '{}' is there twice", file_, key);
+    if (!header_.metadata.emplace(key, value).second) fail("{}: metadata '{}' appears twice", file_, key);
   }
 
   std::string read_scalar(const std::string& key, uint32_t type) {
@@ -223,7 +224,7 @@ class Reader {
     info.extents.assign(extents.rbegin(), extents.rend());
     use_original_shape(name, info);
     set_shape(info);
-    if (!header_.tensors.emplace(name, std::move(info)).second) fail("{}: tensor '{}' is there twice", file_, name);
+    if (!header_.tensors.emplace(name, std::move(info)).second) fail("{}: tensor '{}' appears twice", file_, name);
   }
 
   // The block of a type: one element, where it has a DType; of no bytes, where it is known by name only.

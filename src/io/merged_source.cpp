@@ -233,7 +233,7 @@ class MergedSource final : public WeightSource {
     if (found == deltas_.end()) return base_->read(name, out);
     if (out.dtype() == DType::kF32) return read_merged(name, found->second, out.data<float>());
     if (out.dtype() != DType::kBF16) {
-      fail("{}: tensor '{}' is a sum in F32 and cannot be had as {}", where(name), name, dtype_name(out.dtype()));
+      fail("{}: tensor '{}' is a sum in F32 and cannot be read as {}", where(name), name, dtype_name(out.dtype()));
     }
     const Tensor sum = Tensor::uninitialized(DType::kF32, out.shape());
     read_merged(name, found->second, sum.data<float>());

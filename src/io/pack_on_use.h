@@ -1,5 +1,5 @@
-// Packed weights that are not kept: packed from their stored tensors when they are used, each time anew, into addresses
-// that stay the same. What a WeightStream reads where there is no file of packed weights.
+// Packed weights that are not kept: packed from their stored tensors when they are used, each time again, into
+// addresses that stay the same. What a WeightStream reads where there is no file of packed weights.
 #pragma once
 
 #include <map>

@@ -98,7 +98,7 @@ int orientation_of(const int32_t (&matrix)[9], const std::filesystem::path& path
     fail("{}: its display matrix leaves nothing of a frame to be seen", path.string());
   }
   const double degrees = std::atan2(down_by_column / second, across / first) * 180 / M_PI;
-  fail("{}: is to be seen turned by {:.0f} degrees, but videos are turned by 0, 90, 180 or 270 only", path.string(),
+  fail("{}: is rotated by {:.0f} degrees; 0, 90, 180 and 270 are supported", path.string(),
        degrees < 0 ? degrees + 360 : degrees);
 }
 

@@ -90,7 +90,8 @@ TEST(Pixels, TruncateAndRound) {
 }
 
 TEST(Pixels, ManyAtOnceAreTheSameBytes) {
-  // Every level and every half between two, one step of float32 to each side, beyond both ends, and what is no number.
+  // Every level and every half between two, one step of float32 to each side, beyond both ends, and what is not a
+  // number.
   std::vector<float> values;
   for (int half = -4; half <= 514; ++half) {
     const float value = static_cast<float>(half) / 510;
@@ -407,7 +408,7 @@ TEST(VideoReader, OtherAnglesAreRefused) {
   };
   const double diagonal = std::sqrt(0.5), sine = 0.5, cosine = std::sqrt(0.75);
   EXPECT_THAT(refusal({diagonal, diagonal, -diagonal, diagonal}),
-              AllOf(HasSubstr("turned.mp4"), HasSubstr("45 degrees"), HasSubstr("0, 90, 180 or 270")));
+              AllOf(HasSubstr("turned.mp4"), HasSubstr("45 degrees"), HasSubstr("0, 90, 180 and 270")));
   EXPECT_THAT(refusal({cosine, -sine, sine, cosine}), HasSubstr("330 degrees"));
   EXPECT_THAT(refusal({0, 0, 0, 0}), HasSubstr("display matrix"));
 }

@@ -1,7 +1,7 @@
 // Packed weights on disk, so that the next start maps them instead of packing again. One file holds all packed weights
 // of a model component. It is used only if it was packed from the same weights (their identity) into the same layouts,
-// and each packed weight only if its checksum is right. A bad cache is no error: it becomes a note, and the weights are
-// packed again.
+// and each packed weight only if its checksum is right. A bad cache is not an error: it becomes a note, and the weights
+// are packed again.
 //
 // Every byte is read to verify it. From the page cache that costs about as much as mapping the pages, which the first
 // forward pass would do anyway; a sample would be three times as fast but miss a damaged block. Verification goes

@@ -40,7 +40,7 @@ class WeightStream {
    public:
     virtual ~Storage() = default;
     virtual void read(std::span<const Range> ranges) = 0;  // throws Error
-    virtual void release(const Range& range) = 0;          // its memory; read() makes it anew
+    virtual void release(const Range& range) = 0;          // its memory; read() makes it again
     // Of memory, besides their ranges, that reading one of the parts takes.
     virtual size_t reading_bytes(const std::vector<Part>&) const { return 0; }
     // Whether ranks must read the same parts in the same order.

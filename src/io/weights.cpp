@@ -131,7 +131,7 @@ class CheckpointSource final : public WeightSource {
     } else if (out.dtype() == DType::kBF16) {
       convert_stored<BFloat16>(stored, out, label(*this, name), threads);
     } else {
-      fail("{} is stored as {} and cannot be had as {}", label(*this, name), dtype_name(stored.dtype()),
+      fail("{} is stored as {} and cannot be read as {}", label(*this, name), dtype_name(stored.dtype()),
            dtype_name(out.dtype()));
     }
   }

@@ -83,7 +83,7 @@ class Weights {
   explicit Weights(std::shared_ptr<const WeightSource> source);
   // For a WeightLoader. `cache`: packed weights on disk (weight_cache.h), or null. `progress` is called with bytes of
   // stored tensors, on the thread that loads. `memory`: bytes for packed weights; the rest is read from the cache while
-  // it is used, or without one packed anew; 0: all stay in memory. kFewestParts: as few as a stream needs.
+  // it is used, or without one packed again; 0: all stay in memory. kFewestParts: as few as a stream needs.
   struct Loading {
     std::shared_ptr<WeightCache> cache;
     std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;

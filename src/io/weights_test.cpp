@@ -117,7 +117,7 @@ TEST_F(WeightsTest, ErrorsNameFileTensorAndShapes) {
   EXPECT_THAT(error_of([&] { weights_->get_fused({"q", "k"}, {{2, 3}, {2, 3}}, DType::kF32); }), HasSubstr("[1, 3]"));
   EXPECT_THAT(error_of([&] { weights_->get("i64", {2}, DType::kF32); }), HasSubstr("stored as I64"));
   EXPECT_THAT(error_of([&] { weights_->get("i64", {2}, DType::kBF16); }), HasSubstr("stored as I64"));
-  EXPECT_THAT(error_of([&] { weights_->get("f32", shape_, DType::kI32); }), HasSubstr("cannot be had as I32"));
+  EXPECT_THAT(error_of([&] { weights_->get("f32", shape_, DType::kI32); }), HasSubstr("cannot be read as I32"));
 }
 
 TEST_F(WeightsTest, RanksShareOneCopy) {

@@ -26,7 +26,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 struct Limit {
   double x, silu, gelu_tanh;
 };
-// All are exact in bf16. From −104 on e^x is no float32; −1.5·2^127 and the like overflow in x·log₂e, and in x³ with
+// All are exact in bf16. From −104 on e^x is not a float32; −1.5·2^127 and the like overflow in x·log₂e, and in x³ with
 // −2^50.
 const Limit kLimits[] = {{kInfinity, kInfinity, kInfinity},
                          {-kInfinity, 0, kNaN},

@@ -290,7 +290,7 @@ StoredMatrices::StoredMatrices(int64_t matrices)
     : matrices_(matrices), file_(::memfd_create("stored matrices", MFD_CLOEXEC)) {
   try {
     if (file_ < 0 || ::ftruncate(file_, static_cast<off_t>(bytes())) != 0)
-      fail("{} MB of memory cannot be had: {}", bytes() >> 20, std::strerror(errno));
+      fail("cannot allocate {} MB of memory: {}", bytes() >> 20, std::strerror(errno));
     const Mapping written(*this, PROT_READ | PROT_WRITE);
     std::memset(written.memory, 0x3c, bytes());
   } catch (...) {

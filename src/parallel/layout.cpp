@@ -70,8 +70,8 @@ std::vector<int> legal_tensor(int ranks, int64_t heads) {
 void check_tensor(int64_t tensor, int ranks, int64_t heads) {
   const std::vector<int> legal = legal_tensor(ranks, heads);
   if (std::find(legal.begin(), legal.end(), tensor) != legal.end()) return;
-  fail("tensor_parallelism={} is not possible with {} and {}, of which every rank has equally many; legal values: {}",
-       tensor, counted(ranks, "rank"), counted(heads, "head"), fmt::join(legal, ", "));
+  fail("tensor_parallelism={} does not divide {} and {} evenly; legal values: {}", tensor, counted(ranks, "rank"),
+       counted(heads, "head"), fmt::join(legal, ", "));
 }
 
 void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads) {

@@ -118,8 +118,7 @@ TEST(Check, TensorRanksDivideRanksAndHeads) {
   const auto of = [](const ParallelLayout& layout) { return error_of([&] { check(layout, 8, 4); }); };
   EXPECT_EQ(of({.context = {1, 2}, .weight_shards = 2, .tensor = 4}), "no error");
   EXPECT_THAT(of({.context = {}, .tensor = 8}),
-              HasSubstr("tensor_parallelism=8 is not possible with 8 ranks and 4 heads, of which "
-                        "every rank has equally many; legal values: 1, 2, 4"));
+              HasSubstr("tensor_parallelism=8 does not divide 8 ranks and 4 heads evenly; legal values: 1, 2, 4"));
   EXPECT_THAT(of({.context = {}, .tensor = 3}), HasSubstr("legal values: 1, 2, 4"));
   // A rank attends to its own heads alone.
   EXPECT_THAT(of({.context = {4, 1}, .tensor = 2}), HasSubstr("more than the 2 heads"));

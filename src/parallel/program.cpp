@@ -323,7 +323,7 @@ const char* transfer_name(Transfer::Kind kind) {
     case Transfer::Kind::kHop:
       return "ring hop";
     case Transfer::Kind::kOutput:
-      return "ulysses return";
+      return "ulysses output exchange";
     case Transfer::Kind::kGather:
       return "key gather";
   }

@@ -105,7 +105,7 @@ void write_certificate(const VerifyReport& report, const fs::path& file) {
 Certificate read_certificate(const std::string& text, const fs::path& file) {
   const JsonObject json = JsonObject::parse(text, file.string());
   if (!json.has("zoetrope_certificate"))
-    fail("certificate={}: is there and is no certificate; name one, or a new file to write", file.string());
+    fail("certificate={}: exists but is not a certificate; name one, or a new file to write", file.string());
   const int64_t format = json.get<int64_t>("zoetrope_certificate");
   if (format != kFormat)
     fail("certificate={}: has format {}, and this program reads {}; it is of another version ({})", file.string(),
@@ -130,7 +130,7 @@ Certificate read_certificate(const std::string& text, const fs::path& file) {
     mark.norm = one.get<double>("norm");
     for (const double value : one.get<std::vector<double>>("sample")) {
       mark.sample.push_back(static_cast<float>(value));
-      if (!std::isfinite(mark.sample.back())) fail("{}: latents.sample: {} is no float32", file.string(), value);
+      if (!std::isfinite(mark.sample.back())) fail("{}: latents.sample: {} is not a float32", file.string(), value);
     }
     report.latents.push_back(std::move(mark));
   }

@@ -76,7 +76,7 @@ TEST(Conditions, ControlMasksAreTheRecordedOnes) {
 }
 
 TEST(Conditions, ReferencesAreFittedLikeTheRecordedOne) {
-  const Tensor own = picture("reference_0.png");  // 50 rows are no multiple of eight
+  const Tensor own = picture("reference_0.png");  // 50 rows are not a multiple of eight
   const Tensor whole = io::resize(own, {own.extent(0) / 8 * 8, own.extent(1) / 8 * 8}, io::ResizeFilter::kLanczos);
   const Tensor canvas(DType::kF32, {32, 48, 3});
   reference_canvas(whole, canvas);

@@ -208,7 +208,7 @@ OptionSet describe_options(ConvertOptions& o) {
               "names of the output: those of the input, of the hub's folders, or of Wan's own code, as in ComfyUI")
       .text("model", o.model, "folder with configs, for a file whose shapes are those of no known model")
       .flag("tensors", o.tensors, "print a line with the error of each tensor")
-      .integer("threads", o.threads, {1, 4096}, "that convert; unset: all cores");
+      .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores");
   return set;
 }
 

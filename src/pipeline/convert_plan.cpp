@@ -69,7 +69,7 @@ class Planner {
     keep_tokenizer(seen);
     const size_t others = source_.names().size() - seen.size();
     if (others > 0) {
-      plan_.notes.push_back(fmt::format("left out because they are no part of the {}: {} tensor{}", in_.component.name,
+      plan_.notes.push_back(fmt::format("left out because they are not part of the {}: {} tensor{}", in_.component.name,
                                         others, others == 1 ? "" : "s"));
     }
     return std::move(plan_);

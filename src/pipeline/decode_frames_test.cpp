@@ -169,9 +169,9 @@ TEST(DecodingRanks, AreTheFirstOnesAsFarAsThereAreRows) {
   job.options.vae_parallel = 3;
   EXPECT_EQ(count(3), 3);
   EXPECT_EQ(count(12), 3);
-  EXPECT_THAT(error_of([&] { count(2); }), AllOf(HasSubstr("vae_parallel=3: 2 at most"), HasSubstr("2 ranks")));
+  EXPECT_THAT(error_of([&] { count(2); }), AllOf(HasSubstr("vae_parallel=3: at most 2"), HasSubstr("2 ranks")));
   job.options.vae_parallel = 8;
-  EXPECT_THAT(error_of([&] { count(12); }), AllOf(HasSubstr("vae_parallel=8: 7 at most"), HasSubstr("7 rows")));
+  EXPECT_THAT(error_of([&] { count(12); }), AllOf(HasSubstr("vae_parallel=8: at most 7"), HasSubstr("7 latent rows")));
   job.options.vae_tiling = true;
   job.options.vae_parallel = 2;
   EXPECT_THAT(error_of([&] { count(4); }), AllOf(HasSubstr("vae_parallel=2"), HasSubstr("vae_tiling")));

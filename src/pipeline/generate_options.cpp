@@ -108,16 +108,17 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("layers", o.layers, {1, 1000},
                "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
       .text("transformer", o.transformer,
-            "its weights as a single file, safetensors or GGUF, instead of the folder's; so the keys below")
-      .text("transformer_2", o.transformer_2, "of the low-noise expert")
-      .text("text_encoder", o.text_encoder, "of umT5-XXL")
-      .text("vae", o.vae, "of the VAE")
-      .text("image_encoder", o.image_encoder, "of the CLIP vision tower")
+            "single file with the transformer's weights, safetensors or GGUF, instead of the folder's")
+      .text("transformer_2", o.transformer_2, "single file with the low-noise expert's weights")
+      .text("text_encoder", o.text_encoder, "single file with umT5-XXL's weights")
+      .text("vae", o.vae, "single file with the VAE's weights")
+      .text("image_encoder", o.image_encoder, "single file with the CLIP vision tower's weights")
       .text("tokenizer", o.tokenizer, "tokenizer.json, spiece.model, or a folder with one, instead of the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
-      .choice("weights_in_memory", o.weights_in_memory, kWeightsInMemory,
-              "of a transformer: bf16: all, converted; as_stored: as in its files, blocks are converted when they are "
-              "used; auto: converted as far as memory allows")
+      .choice(
+          "weights_in_memory", o.weights_in_memory, kWeightsInMemory,
+          "transformer weights in memory: bf16: all of them, converted; as_stored: as in the files, converted block "
+          "by block when used; auto: converted as far as memory allows")
       .number("weight_memory", o.weight_memory, {0.001, 1e6},
               "GB for a transformer's converted weights; the rest is read from weight_cache while it computes, or "
               "converted again")
@@ -193,7 +194,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("output", o.output, "NAME.mp4, .mov, .webm, .webp, .gif, .png (numbered) or a folder for numbered PNGs")
       .text("grid", o.grid, "file, named like output, that shows all videos of several beside each other")
       .choice("codec", o.codec, {"auto", "h264", "h265", "vp9"},
-              "of .mp4 and .mov: h264 or h265; of .webm: vp9; auto: the first")
+              "video codec: h264 or h265 in .mp4 and .mov, vp9 in .webm; auto: the first that fits")
       .integer("crf", o.crf, {0, 63},
                "quality of .mp4, .mov and .webm as the encoder counts it, 0 the best; unset: visually lossless")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")

@@ -89,7 +89,7 @@ class Reader {
     const std::string text = value(key);
     if (text.empty()) return otherwise;
     const bool digits = text.size() <= 9 && text.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits) fail("{}: {}{} is '{}', which is no token's id", where_, kPrefix, key, text);
+    if (!digits) fail("{}: {}{} is '{}', which is not a token's id", where_, kPrefix, key, text);
     return static_cast<int32_t>(std::stol(text));
   }
 

@@ -139,7 +139,7 @@ TEST_F(GgufTokenizerTest, WhatIsDamagedIsNamed) {
     EXPECT_THAT(with_tokens().with_scores().with_types().with(key, kU32, bytes_of(uint32_t{9})).refusal(),
                 HasSubstr("token is 9, but there are 9 pieces"));
     EXPECT_THAT(with_tokens().with_scores().with_types().with(key, kI32, bytes_of(int32_t{-1})).refusal(),
-                AllOf(HasSubstr(key), HasSubstr("no token's id")));
+                AllOf(HasSubstr(key), HasSubstr("not a token's id")));
   }
   EXPECT_THAT(with_tokens({"a", "b", "\xff", "<unk>", "c", "d", "e", "f", "g"})
                   .with_scores()

@@ -38,7 +38,7 @@ nlohmann::json to_json(const Int8Errors& errors) {
 }
 
 void check_error(double error, const std::string& where) {
-  if (!std::isfinite(error) || error < 0) fail("{}: {} is no error", where, error);
+  if (!std::isfinite(error) || error < 0) fail("{}: {} is not an error", where, error);
 }
 
 Int8Errors parse_errors(const JsonObject& json) {

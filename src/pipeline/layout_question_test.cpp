@@ -155,7 +155,7 @@ TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   }
   options.fsdp_parallelism.reset();
   options.tensor_parallelism = 3;
-  EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=3 is not possible with 8 ranks"));
+  EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=3 does not divide 8 ranks"));
   options.tensor_parallelism = 1;
   options.strategy.ulysses_shards = 0;
   EXPECT_THAT(refusal(4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));

@@ -50,7 +50,7 @@ TEST(ModelFolder, LayersAreTheFirstOfEveryTransformer) {
   EXPECT_EQ(whole.experts[0].layers_text(), "2 layers");
   EXPECT_EQ(cut.experts[0].layers_text(), "1 of 2 layers");
   EXPECT_THAT(error_of([] { ModelFolder::open(recorded_model("wan22_t2v"), 3); }),
-              AllOf(HasSubstr("layers=3"), HasSubstr("the model has 2")));
+              AllOf(HasSubstr("layers=3"), HasSubstr("the model has only 2")));
 }
 
 // Of three layers the first and the third are controlled.

@@ -39,9 +39,9 @@ std::optional<planner::HardwareProfile> any_cpu() {
   return find_profile(kAnyCpu);
 }
 
-// How many ranks a host has of them is what a host's figures are shared out to; published devices are ranks as they
+// How many ranks a host has of them is what a host's figures are divided by; published devices are ranks as they
 // are.
-planner::HardwareProfile shared_out(const planner::HardwareProfile& profile, const Job& job) {
+planner::HardwareProfile divided_among_ranks(const planner::HardwareProfile& profile, const Job& job) {
   const planner::HardwareProfile shared = planner::for_ranks(profile, job.ranks_per_host, job.threads, job.cores);
   return planner::with_devices(shared, job.hosts * job.ranks_per_host);
 }
@@ -63,7 +63,7 @@ std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, c
   std::optional<machine::KnownMachine> machine = machine::known_machine(use, notes);
   if (!machine) return std::nullopt;
   ProfileChoice choice;
-  choice.hardware = shared_out(measured_profile(any_cpu, *machine), job);
+  choice.hardware = divided_among_ranks(measured_profile(any_cpu, *machine), job);
   choice.origin = fmt::format("figures of this machine, measured on first use {}; {} more", machine->date, kMeasures);
   choice.notes = std::move(machine->notes);
   choice.first_use = true;
@@ -88,7 +88,8 @@ ProfileChoice named(const std::string& hardware, const Job& job) {
   ProfileChoice choice;
   const planner::HardwareProfile profile = find_profile(hardware);
   choice.origin = fmt::format("profile '{}'", profile.name);
-  choice.hardware = is_of_hosts(profile) ? shared_out(profile, job) : planner::with_devices(profile, job.ranks);
+  choice.hardware =
+      is_of_hosts(profile) ? divided_among_ranks(profile, job) : planner::with_devices(profile, job.ranks);
   for (const std::string& reason :
        planner::profile_mismatches(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
     choice.notes.push_back(fmt::format("warning: hardware={} is used all the same: {}", hardware, reason));
@@ -147,13 +148,13 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
     try {
       const planner::HardwareProfile profile = planner::load_hardware(file);
       ProfileChoice choice;
-      choice.hardware = shared_out(profile, job);
+      choice.hardware = divided_among_ranks(profile, job);
       choice.origin = fmt::format("profile {}{}", file.string(),
                                   profile.calibration ? fmt::format(", measured {}", profile.calibration->date) : "");
       for (const std::string& reason :
            planner::profile_mismatches(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
         choice.notes.push_back(
-            fmt::format("warning: the calibration is used all the same: {}; {} anew", reason, kMeasures));
+            fmt::format("warning: the calibration is used all the same: {}; {} again", reason, kMeasures));
       if (job.processes && file == planner::calibrated_profile_path()) {
         choice.notes.push_back(
             fmt::format("warning: the calibration is used all the same: its ranks were threads of one process; `mpirun "

@@ -35,7 +35,7 @@ Job job_of(int ranks, std::optional<int64_t> threads);
 // `hardware` as the key of this name: a name of configs/hardware/ or a file. Throws Error for a profile that is not
 // there or is not one.
 planner::HardwareProfile find_profile(const std::string& hardware);
-// Whether its figures are of hosts, to be shared out to the ranks of a job, and not of devices that are ranks as they
+// Whether its figures are of hosts, to be divided among the ranks of a job, and not of devices that are ranks as they
 // are.
 bool is_of_hosts(const planner::HardwareProfile& profile);
 // `ranks` on the hosts that such a profile is of. One calibrated over several says how many ranks and threads a host

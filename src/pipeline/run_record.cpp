@@ -107,7 +107,7 @@ void read_text(const std::string& text, const std::string& file, RunRecord& r, s
     decode.at("parts").get_to(d.parts);
     decode.at("generation").get_to(d.generation);
   } catch (const json::exception& error) {
-    fail("{}: is no record of a run: {}", file, error.what());
+    fail("{}: is not a record of a run: {}", file, error.what());
   }
 }
 
@@ -178,7 +178,7 @@ RunRecord RunRecord::from_bytes(const std::string& bytes, const std::string& fil
   const io::TensorHeader header = io::read_safetensors_header(bytes, file);
   const auto metadata = [&](const char* key) {
     const auto found = header.metadata.find(key);
-    if (found == header.metadata.end()) fail("{}: is no record of a run: its metadata has no {}", file, key);
+    if (found == header.metadata.end()) fail("{}: is not a record of a run: its metadata has no {}", file, key);
     return found->second;
   };
   const int64_t format = parse_integer(metadata(kFormatKey), {});
@@ -216,7 +216,7 @@ RunRecord RunRecord::from_bytes(const std::string& bytes, const std::string& fil
     return read;
   };
   constexpr size_t kMostArrays = 8;
-  if (arrays > kMostArrays) fail("{}: is no record of a run: a solver with {} arrays", file, arrays);
+  if (arrays > kMostArrays) fail("{}: is not a record of a run: a solver with {} arrays", file, arrays);
   for (size_t i = 0; i < arrays; ++i) record.denoise.solver.arrays.push_back(values(array_name(i)));
   record.denoise.embedding = values(kEmbedding);
   return record;

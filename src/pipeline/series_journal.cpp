@@ -109,7 +109,8 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs, int ra
       resumes_(!options.resume.empty()),
       is_open_(options.resume.empty() && options.journal.empty() && !is_stream(options.output)) {
   if (resumes_ && runs > 1 && !options.grid.empty())
-    fail("grid={}: a series that is resumed has not the frames of all videos; leave it out, as grid=", options.grid);
+    fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
+         options.grid);
   make_folder();
 }
 

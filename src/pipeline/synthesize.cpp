@@ -126,8 +126,7 @@ std::vector<NewComponent> list_components(const SynthesizeOptions& options, cons
   if (chosen.count("text_encoder") != 0) {
     encoders::TextEncoderConfig config = model.text_encoder_config;
     if (const std::optional<int64_t>& layers = options.text_layers) {
-      if (*layers > config.num_layers)
-        fail("text_layers={}: the model has {}; name at most so many", *layers, config.num_layers);
+      if (*layers > config.num_layers) fail("text_layers={}: the model has only {} layers", *layers, config.num_layers);
       config.num_layers = *layers;
     }
     const DType dtype = dtype_of(options.text_dtype);
@@ -150,13 +149,13 @@ OptionSet describe_options(SynthesizeOptions& o) {
   OptionSet set;
   set.text("model", o.model, "folder with the model's configs, or a name from configs/")
       .text("out", o.out, "folder to write; it must not exist yet")
-      .integer("layers", o.layers, {1, 1000}, "of the transformer; unset: all")
-      .integer("text_layers", o.text_layers, {1, 1000}, "of the text encoder; unset: all")
-      .integer("seed", o.seed, {0, INT64_MAX}, "of the weights, as weights_seed is of generate with weights=random")
-      .dtype("dtype", o.dtype, "of the transformer's file; float32 as most are published")
-      .dtype("text_dtype", o.text_dtype, "of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 float32")
-      .text("components", o.components, "what to write, of transformer, text_encoder, vae, tokenizer, image_encoder")
-      .integer("threads", o.threads, {1, 4096}, "that make numbers; unset: all cores")
+      .integer("layers", o.layers, {1, 1000}, "layers of the transformer; unset: all")
+      .integer("text_layers", o.text_layers, {1, 1000}, "layers of the text encoder; unset: all")
+      .integer("seed", o.seed, {0, INT64_MAX}, "seed of the weights, the weights_seed of generate with weights=random")
+      .dtype("dtype", o.dtype, "dtype of the transformer's file; float32, as most are published")
+      .dtype("text_dtype", o.text_dtype, "dtype of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 float32")
+      .text("components", o.components, "components to write: transformer, text_encoder, vae, tokenizer, image_encoder")
+      .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores")
       .alias("weights_seed", "seed");
   return set;
 }

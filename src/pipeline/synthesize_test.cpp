@@ -113,7 +113,7 @@ TEST(Synthesize, RefusalsLeaveNothing) {
   const auto refusal = [&](const SynthesizeOptions& options) { return error_of([&] { synthesize(options); }); };
   SynthesizeOptions options = tiny(folder / "model");
   options.layers = 3;
-  EXPECT_THAT(refusal(options), AllOf(HasSubstr("layers=3"), HasSubstr("the model has 2")));
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("layers=3"), HasSubstr("the model has only 2")));
   options = tiny(folder / "model");
   options.components = "transformer,clip";
   EXPECT_THAT(refusal(options), HasSubstr("'clip' is none of"));

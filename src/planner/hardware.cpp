@@ -51,7 +51,7 @@ void check_names(const std::vector<LinkLevel>& links, const std::string& origin)
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
     });
     if (!legal)
-      fail("{}: links: '{}' is no name of a level; letters, digits, '_' and '-' are (what_if keys hold it)", origin,
+      fail("{}: links: '{}' is not a name of a level; letters, digits, '_' and '-' are (what_if keys hold it)", origin,
            level.name);
     if (std::count_if(links.begin(), links.end(), [&](const LinkLevel& l) { return l.name == level.name; }) > 1)
       fail("{}: links: two levels are named '{}'; every level needs a name of its own", origin, level.name);
@@ -249,9 +249,9 @@ HardwareProfile with_devices(const HardwareProfile& profile, int devices) {
     if (outermost == nullptr || outermost->kind != LinkKind::kSwitch) {
       fail("hardware {} has {} device{}, not {}: {}; name a profile that has as many", profile.name, profile.devices,
            profile.devices == 1 ? "" : "s", devices,
-           outermost == nullptr
-               ? "it has no links"
-               : fmt::format("its outermost level '{}' is no switch, which could take more members", outermost->name));
+           outermost == nullptr ? "it has no links"
+                                : fmt::format("its outermost level '{}' is not a switch, which could take more members",
+                                              outermost->name));
     }
   }
   int below = 1;  // devices of a group of the level below, as the whole machine has it

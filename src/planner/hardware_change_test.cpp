@@ -199,7 +199,7 @@ TEST(PartOfAMachine, OfAMeshIsItsCorner) {
   EXPECT_EQ(shape(32), (std::vector<int>{4, 2, 2}));
   EXPECT_EQ(with_devices(h, 18).devices, 32);
   EXPECT_EQ(error_of([&] { with_devices(h, 33); }),
-            "hardware small has 32 devices, not 33: its outermost level 'slice' is no switch, which could take more "
+            "hardware small has 32 devices, not 33: its outermost level 'slice' is not a switch, which could take more "
             "members; name a profile that has as many");
 }
 

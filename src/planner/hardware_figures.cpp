@@ -112,7 +112,7 @@ LinkKind read_kind(std::string_view text) {
     if (trimmed(text) == kind.name) return kind.kind;
     names.emplace_back(kind.name);
   }
-  fail("'{}' is no kind of link; one of: {}", text, fmt::join(names, ", "));
+  fail("'{}' is not a kind of link; one of: {}", text, fmt::join(names, ", "));
 }
 
 const char* kind_name(LinkKind kind) {
@@ -157,7 +157,7 @@ std::vector<Integer> read_list(std::string_view text) {
 void check_curve(const Curve& curve, const Bounds& bounds) {
   double before = 0;
   for (const Curve::Point& point : curve.points()) {
-    if (!std::isfinite(point.x) || point.x <= 0) fail("{} is no size; sizes are above 0", point.x);
+    if (!std::isfinite(point.x) || point.x <= 0) fail("{} is not a size; sizes are above 0", point.x);
     if (point.x == before) fail("the size {} is given twice", point.x);
     if (point.x < before) fail("sizes must ascend, but {} comes after {}", point.x, before);
     if (!bounds.hold(point.y)) {
@@ -270,9 +270,9 @@ const std::vector<Figure<HardwareProfile>>& figures() {
        Unit::kNone,
        {0, 1e9},
        Need::kOptional,
-       "of all devices, any currency; 0: unknown"},
+       "price of all devices per hour, in any currency; 0: unknown"},
       {"model_error", &P::model_error, Unit::kNone, kShare, Need::kOptional,
-       "relative: times closer than this are ties"},
+       "relative error of predictions: times closer than this are ties"},
   };
   return table;
 }
@@ -313,7 +313,7 @@ const std::vector<Figure<LinkLevel>>& figures() {
        "groups of the level below (devices, at the innermost) that it joins"},
       {"kind", &P::kind, Unit::kNone, kText, Need::kRequired, "switch, mesh, torus or bus"},
       {"shape", &P::shape, Unit::kNone, kDevices, Need::kOptional,
-       "of a mesh or torus, fastest dimension first; multiplies to members"},
+       "sides of a mesh or torus, fastest dimension first; their product is members"},
       {"bandwidth", &P::bandwidth, Unit::kGigabytesPerSecond, kLinkBandwidth, Need::kRequired,
        "one way: per switch port, per link between neighbours, or of the whole bus"},
       {"ports",
@@ -336,10 +336,10 @@ const std::vector<Figure<HardwareProfile::Calibration>>& figures() {
   using P = HardwareProfile::Calibration;
   static const std::vector<Figure<P>> table = {
       {"cpu", &P::cpu, Unit::kNone, kText, Need::kRequired, "as the system names it"},
-      {"hosts", &P::hosts, Unit::kNone, kDevices, Need::kRequired, "of the measuring job"},
-      {"ranks", &P::ranks, Unit::kNone, kDevices, Need::kRequired, "of that job"},
-      {"threads", &P::threads, Unit::kNone, kDevices, Need::kRequired, "per rank"},
-      {"date", &P::date, Unit::kNone, kText, Need::kRequired, "when"},
+      {"hosts", &P::hosts, Unit::kNone, kDevices, Need::kRequired, "hosts of the measuring job"},
+      {"ranks", &P::ranks, Unit::kNone, kDevices, Need::kRequired, "ranks of the measuring job"},
+      {"threads", &P::threads, Unit::kNone, kDevices, Need::kRequired, "threads per rank"},
+      {"date", &P::date, Unit::kNone, kText, Need::kRequired, "when it was measured"},
   };
   return table;
 }

@@ -182,7 +182,7 @@ TEST(HardwareRefusal, AbsurdValuesAreNamedWithWhatIsPossible) {
   EXPECT_EQ(refusal("ports: 8", "ports: 8, full_duplex: perhaps"),
             ": links.cluster.full_duplex: 'perhaps' is neither true nor false");
   EXPECT_EQ(refusal("kind: switch", "kind: swich"),
-            ": links.node.kind: 'swich' is no kind of link; one of: switch, mesh, torus, bus");
+            ": links.node.kind: 'swich' is not a kind of link; one of: switch, mesh, torus, bus");
   EXPECT_EQ(refusal("ports: 8", "overlap: 1.5"), ": links.cluster.overlap: 1.5 is out of range; 0 to 1 is possible");
 }
 
@@ -201,7 +201,7 @@ TEST(HardwareRefusal, CurvesAscend) {
   EXPECT_EQ(refusal("64: 0.2, 128: 0.3", "128: 0.3, 64: 0.2"),
             ": bf16.attention: sizes must ascend, but 64 comes after 128");
   EXPECT_EQ(refusal("64: 0.2, 128: 0.3", "64: 0.2, 64.0: 0.3"), ": bf16.attention: the size 64 is given twice");
-  EXPECT_EQ(refusal("64: 0.2", "0: 0.2"), ": bf16.attention: 0 is no size; sizes are above 0");
+  EXPECT_EQ(refusal("64: 0.2", "0: 0.2"), ": bf16.attention: 0 is not a size; sizes are above 0");
   EXPECT_THAT(refusal("gemm: 0.7", "gemm: {}"), HasSubstr("bf16.gemm: a curve needs a point at least"));
   EXPECT_THAT(refusal("gemm: 0.7", "gemm: [0.5, 0.7]"), HasSubstr("bf16.gemm: '[0.5, 0.7]' is not a finite number"));
   EXPECT_THAT(refusal("gemm: 0.7", "gemm: {64: [1, 2]}"), HasSubstr("bf16.gemm: holds more than numbers"));
@@ -225,7 +225,8 @@ TEST(HardwareRefusal, FiguresAgreeWithEachOther) {
             ": float32.attention: with its factors (attention_keys, fixed_max_gain) it reaches 1.2 of the peak; 1 is "
             "the most");
   EXPECT_THAT(refusal("name: cluster", "name: node"), HasSubstr(": links: two levels are named 'node'"));
-  EXPECT_THAT(refusal("name: cluster", "name: the.cluster"), HasSubstr(": links: 'the.cluster' is no name of a level"));
+  EXPECT_THAT(refusal("name: cluster", "name: the.cluster"),
+              HasSubstr(": links: 'the.cluster' is not a name of a level"));
 }
 
 TEST(HardwareRefusal, WhatIsNoProfile) {

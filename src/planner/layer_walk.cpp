@@ -104,8 +104,8 @@ double Prices::convert_keys(int64_t tokens, int64_t heads, int64_t batch) const 
          hardware_.memory_bandwidth;
 }
 
-// Three products are added up, float32, and their sums sent in the model's dtype; and two sums of squares, of q and k,
-// and of q of cross-attention, for the norms over all heads. Chunk by chunk, and one sample after the other.
+// Three partial results are added up, float32, and their sums sent in the model's dtype; and two sums of squares, of q
+// and k, and of q of cross-attention, for the norms over all heads. Chunk by chunk, and one sample after the other.
 TensorSums tensor_sums(const Work& work, int tensor, int64_t tokens, int64_t batch) {
   constexpr int64_t kFloat = 4, kProducts = 3, kSquares = 3, kSums = 5, kExchanges = 2;
   if (tensor == 1 || tokens == 0) return {};

@@ -253,7 +253,7 @@ void check_request(const Question& question) {
   if (question.block_q && *question.block_q < 0) fail("block_q={} must be at least 1", *question.block_q);
   const auto rows = static_cast<int>(std::min<int64_t>(question.ranks, question.work.vae_rows));
   if (fixed.vae_ranks && (*fixed.vae_ranks < 1 || *fixed.vae_ranks > rows)) {
-    fail("vae_parallel={}: from 1 to {}, for there {} {} rank{} and {} latent rows, of which every rank needs one",
+    fail("vae_parallel={} must be from 1 to {}: there {} {} rank{}, and each needs one of {} latent rows",
          *fixed.vae_ranks, rows, question.ranks == 1 ? "is" : "are", question.ranks, question.ranks == 1 ? "" : "s",
          question.work.vae_rows);
   }

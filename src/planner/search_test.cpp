@@ -383,7 +383,7 @@ TEST(Search, FixedValuesThatLeaveNothingAreRefusedWithTheLegalOnes) {
   EXPECT_THAT(refusal(q), HasSubstr("data_parallelism=2 is not possible for 3 ranks"));
   q.request = {};
   q.request.vae_ranks = 5;
-  EXPECT_THAT(refusal(q), HasSubstr("vae_parallel=5: from 1 to 3"));
+  EXPECT_THAT(refusal(q), HasSubstr("vae_parallel=5 must be from 1 to 3"));
   q.request = {};
   q.request.context_ranks = 2;
   EXPECT_THAT(refusal(q), HasSubstr("context_parallelism=2 is not possible for 3 ranks"));

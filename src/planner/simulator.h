@@ -6,7 +6,7 @@
 //   linear, tokens │ wait │ K0      │ K1      │wait│ K2      │ merge │ wait │ linear …
 //                  │ exch │ hop 0   │ hop 1        │         │       │ back │
 //
-// Ranks that share a layer's matrices add up their products before the next; nothing is computed meanwhile.
+// Ranks that share a layer's matrices add up their partial results before the next; nothing is computed meanwhile.
 //
 // Flows of one phase share links: a transfer takes the time of the most loaded link on its route. All layers of a model
 // are alike, so one is simulated and counted `layers` times; embedding and projection are added.

@@ -456,7 +456,7 @@ TEST(Timeline, TransfersCarryTheBytesOfThePrograms) {
       EXPECT_EQ(received(rank, "ulysses exchange"), traffic.exchange_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;
-      EXPECT_EQ(received(rank, "ulysses return"), traffic.output_received) << made.text() << ", rank " << rank;
+      EXPECT_EQ(received(rank, "ulysses output exchange"), traffic.output_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "key gather"), traffic.gather_received) << made.text() << ", rank " << rank;
     }
   }

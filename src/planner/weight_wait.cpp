@@ -61,7 +61,7 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
   // Every part once from the disk, and by each stream from the page cache.
   const double disk = from_disk ? std::min(layout.tensor, streams) * seconds_of(bytes, hardware.disk_read) : 0;
   const double reading = std::max(disk, streams * seconds_of(bytes, hardware.host_read));
-  const double packing = weights.packed_anew ? streams * seconds_of(bytes, hardware.host_read) : 0;
+  const double packing = weights.repacked ? streams * seconds_of(bytes, hardware.host_read) : 0;
   WeightWait wait;
   const double exposed = std::max({0.0, packing, reading - compute});
   wait.seconds.assign(static_cast<size_t>(layout.ranks()), forwards * exposed);

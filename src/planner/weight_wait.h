@@ -1,4 +1,4 @@
-// What a step waits for weights that are not in memory when a layer needs them: read from the disk, packed anew, or
+// What a step waits for weights that are not in memory when a layer needs them: read from the disk, packed again, or
 // gathered among ranks, each while the layers before are computed.
 #pragma once
 

@@ -101,7 +101,7 @@ TEST(WeightWait, WithoutAFigureOfTheDiskFilesAreReadAsTheyAreLoaded) {
 TEST(WeightWait, PackingAnewIsAddedToTheCompute) {
   Work work = streamed();
   work.linear_flop = 1e12;
-  work.weights.packed_anew = true;
+  work.weights.repacked = true;
   work.weights.read = Bytes(20'000'000);
   const HardwareProfile hardware = machine(1);
   const double compute = step_of(work_of(), hardware).seconds + 4 * (1e12 - 1e9) / kPeak;
@@ -132,7 +132,7 @@ TEST(WeightWait, ProcessesOfAHostShareItsDiskAndItsCores) {
   const double threads = waits();
   work.weights.ranks_here = 1;
   EXPECT_DOUBLE_EQ(waits(), threads);
-  work.weights.packed_anew = true;
+  work.weights.repacked = true;
   hardware.disk_read = 0;
   EXPECT_NEAR(waits(), 4 * 3 * 1e7 / kRead, 1e-12);
   work.weights.ranks_here = 2;

@@ -43,12 +43,12 @@ struct Work {
   // What of a layer's packed weights is not in memory when a forward needs it. Weights that every prompt meets once, as
   // those of the text's keys, are not among them.
   struct LayerWeights {
-    Bytes layer;               // of a layer: what ranks that share weights gather
-    int64_t fetched = 0;       // layers of a forward that are fetched from files, while those before are computed
-    Bytes read;                // from these, of each of them
-    bool packed_anew = false;  // from what was read; else the files have them as they are computed with
-    bool in_memory = false;    // the files are, so that no disk is read
-    int ranks_here = 0;        // ranks that fetch together, as those of a process do; 0: all of a host
+    Bytes layer;             // of a layer: what ranks that share weights gather
+    int64_t fetched = 0;     // layers of a forward that are fetched from files, while those before are computed
+    Bytes read;              // from these, of each of them
+    bool repacked = false;   // from what was read; else the files have them as they are computed with
+    bool in_memory = false;  // the files are, so that no disk is read
+    int ranks_here = 0;      // ranks that fetch together, as those of a process do; 0: all of a host
 
     // The same of one of several equal parts of every layer, by their number: a tensor rank's, which ranks of a process
     // each fetch for themselves.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// At every place of a size that is no whole number of blocks, and never where all are finite, however large or small.
+// At every place of a size that is not a whole number of blocks, and never where all are finite, however large or
+// small.
 TEST(FirstNonFinite, IsFoundWhereverItStands) {
   Tensor floats(DType::kF32, {3, 1001}), halves(DType::kBF16, {3, 1001});
   for (int64_t i = 0; i < floats.size(); ++i) {

@@ -28,7 +28,7 @@ std::string decode_base64(std::string_view text, std::string_view where) {
     ++padding;
   }
   if ((text.size() + padding) % 4 != 0)
-    fail("{}: precompiled_charsmap is not base64: its length is no multiple of 4", where);
+    fail("{}: precompiled_charsmap is not base64: its length is not a multiple of 4", where);
   std::string bytes;
   bytes.reserve(text.size() / 4 * 3);
   uint32_t buffer = 0;

@@ -26,7 +26,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path)) {
     if (path.extension() == ".json") return Tokenizer(load_tokenizer_json(path));
     if (path.extension() == ".model") return from_sentencepiece(read_file(path), path.string());
-    fail("{}: is no tokenizer; name tokenizer.json, spiece.model, or a folder with one of them", path.string());
+    fail("{}: is not a tokenizer; name tokenizer.json, spiece.model, or a folder with one of them", path.string());
   }
   if (const auto json = path / "tokenizer.json"; is_there(json)) return Tokenizer(load_tokenizer_json(json));
   if (const auto model = path / "spiece.model"; is_there(model)) {

@@ -196,7 +196,7 @@ TEST_F(TokenizerFolder, DamagedFilesAreRefusedInOneSentence) {
               testing::ThrowsMessage<Error>(HasSubstr("must hold tokenizer.json or spiece.model")));
   write_bytes(folder_ / "weights.pth", "PK");
   EXPECT_THAT([&] { Tokenizer::load(folder_ / "weights.pth"); },
-              testing::ThrowsMessage<Error>(HasSubstr("weights.pth: is no tokenizer; name tokenizer.json")));
+              testing::ThrowsMessage<Error>(HasSubstr("weights.pth: is not a tokenizer; name tokenizer.json")));
   const auto bad = [&](const std::function<void(json&)>& change, const char* part) {
     json file = small_;
     change(file);

@@ -47,7 +47,7 @@ struct VideoPluginFrame {
 
 // A function that returns a pointer or an int has failed with null or a negative number, and set the error.
 struct VideoPlugin {
-  // Creates the file anew. Any call may fail; close() frees the writer, and completes nothing.
+  // Creates the file, or replaces it. Any call may fail; close() frees the writer, and completes nothing.
   void* (*open_writer)(const char* file, const VideoPluginFormat*, VideoPluginError*);
   // pixels: RGB [height, width, 3], or indices [height, width] with colours [256] as 0xAARRGGBB.
   int (*add_frame)(void* writer, const uint8_t* pixels, const uint32_t* colours, int64_t time, int64_t duration,

@@ -115,7 +115,7 @@ void Writer::set_scaler() {
 }
 
 void Writer::add_frame(const uint8_t* pixels, const uint32_t* colours, int64_t time, int64_t duration) {
-  // Indexed frames are made anew each time: the encoder keeps the last one to store differences only.
+  // Indexed frames are created each time: the encoder keeps the last one to store differences only.
   if (pixels_ == kVideoPalette) frame_ = indexed_frame(pixels, colours);
   else scale(pixels);
   frame_->pts = time;

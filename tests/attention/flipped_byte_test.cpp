@@ -37,7 +37,7 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
     const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring}};
     EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ulysses exchange"), 2 * (ulysses - 1));
     EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ring hop"), ring - 1);
-    EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ulysses return"), ulysses - 1);
+    EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ulysses output exchange"), ulysses - 1);
   }
 }
 

@@ -132,7 +132,7 @@ void run_flipped_byte(comm::Communicator& comm, int ulysses, int ring) {
   const int pieces = 2 * (ulysses - 1);  // of o and of the log-sum-exp
   int wrong_logs = 0;
   for (int index = 0; index <= pieces; ++index) {
-    comm::FaultyCommunicator spoiled(comm, comm.rank() == comm.size() - 1 ? "ulysses return" : "", index);
+    comm::FaultyCommunicator spoiled(comm, comm.rank() == comm.size() - 1 ? "ulysses output exchange" : "", index);
     Shard shard(whole, own);
     const Tensor logs = make_logs(problem, own.size());
     run(spoiled, shard, logs);

@@ -122,7 +122,7 @@ const bool kRegistered = [] {
   }
   for (const Grid grid : {Grid{2, 1}, Grid{3, 1}, Grid{2, 2}}) {
     for (const auto& [name, exchange, unhidden] : {std::tuple("Exchange", "ulysses exchange", Unhidden::kFirst),
-                                                   std::tuple("Return", "ulysses return", Unhidden::kLast)}) {
+                                                   std::tuple("Return", "ulysses output exchange", Unhidden::kLast)}) {
       comm::register_rank_test("ChunkOverlap", fmt::format("{}U{}R{}", name, grid.ulysses, grid.ring),
                                {grid.ulysses * grid.ring}, __FILE__, __LINE__,
                                [=, on = exchange, at = unhidden](comm::Communicator& comm) {

@@ -41,14 +41,15 @@ TEST(StalledRank, IsNamedWithTheOperation) {
   EXPECT_THAT(error_of_stall("ring statistics", 1, 2),
               AnyOf("rank 1 sends 10240 bytes in 'ring hop' where rank 0 expects 304 bytes in 'ring statistics'",
                     "rank 0 sends 304 bytes in 'ring statistics' where rank 1 expects 10240 bytes in 'ring hop'"));
-  EXPECT_THAT(error_of_stall("ulysses return", 2, 1), HasSubstr("rank 0 waited 0.5 s for rank 1 in 'ulysses return'"));
+  EXPECT_THAT(error_of_stall("ulysses output exchange", 2, 1),
+              HasSubstr("rank 0 waited 0.5 s for rank 1 in 'ulysses output exchange'"));
   // The stalled rank goes on to the output exchange, where it waits as well: either may be first to give up.
   EXPECT_THAT(error_of_stall("ulysses exchange", 2, 1), HasSubstr("in 'ulysses "));
 }
 
 // Whichever rank notices first, by waiting or by a later message that does not fit.
 TEST(StalledRank, EndsAllOfALargerGrid) {
-  for (const char* operation : {"ulysses exchange", "ring statistics", "ring hop", "ulysses return"})
+  for (const char* operation : {"ulysses exchange", "ring statistics", "ring hop", "ulysses output exchange"})
     EXPECT_NE(error_of_stall(operation, 2, 3), "no error") << operation;
 }
 

@@ -42,7 +42,7 @@ TEST(Trace, ShowsEveryPhaseOfEveryChunk) {
   EXPECT_EQ(spans["attention finish"], kRanks * kChunks);
   EXPECT_EQ(spans["unpack"], kRanks * kChunks);
   // Their transfers, copies and waits: at least one each.
-  for (const char* name : {"ulysses exchange", "ring statistics", "ring hop", "ulysses return"})
+  for (const char* name : {"ulysses exchange", "ring statistics", "ring hop", "ulysses output exchange"})
     EXPECT_GE(spans[name], kRanks * kChunks) << name;
 }
 

@@ -153,8 +153,8 @@ def refuses_without_the_tools(cwd):
 @test
 def refuses_bad_options(cwd):
     for words, expected in (
-            (["shapes=1x2x3x4"], ["'shapes' is no key", "did you mean shape"]),
-            (["4x1"], ["'4x1' is no key=value"]),
+            (["shapes=1x2x3x4"], ["'shapes' is not a key", "did you mean shape"]),
+            (["4x1"], ["'4x1' is not key=value"]),
             (["shape=1x8192x6"], ["shape=1x8192x6", "BxSxHxD"]),
             (["shape=1x0x6x128"], ["'0'", "whole number"]),
             (["shape=1x3x6x128"], ["3 tokens", "4 ranks"]),

@@ -112,13 +112,13 @@ def ranks_without_rows_leave_before_the_decoding(cwd):
 
 @test
 def more_ranks_than_rows_are_refused(cwd):
-    refused(cwd, generate(cwd, "output=a.gif", "ranks=5", "vae_parallel=5"), "vae_parallel=5", "4 at most", "4 rows")
-    refused(cwd, run(mpirun((5, ["output=a.gif", "vae_parallel=5"])), cwd, env=MPI_ENV), "vae_parallel=5", "4 at most")
+    refused(cwd, generate(cwd, "output=a.gif", "ranks=5", "vae_parallel=5"), "vae_parallel=5", "at most 4", "4 latent rows")
+    refused(cwd, run(mpirun((5, ["output=a.gif", "vae_parallel=5"])), cwd, env=MPI_ENV), "vae_parallel=5", "at most 4")
 
 
 @test
 def more_ranks_than_there_are_are_refused(cwd):
-    refused(cwd, generate(cwd, "output=a.gif", "vae_parallel=2"), "vae_parallel=2", "1 at most", "1 rank ")
+    refused(cwd, generate(cwd, "output=a.gif", "vae_parallel=2"), "vae_parallel=2", "at most 1", "1 rank,")
     refused(cwd, generate(cwd, "output=a.gif", "vae_parallel=0"), "vae_parallel=0")
 
 

@@ -118,8 +118,8 @@ def the_weight_cache_is_that_of_files_and_strengths(cwd):
         for time in ("first", "second"):
             outcome, said = made(cwd, f"{name}_{time}", key, "weight_cache=cache")
             assert outcome == outcomes[name], (name, time)
-            anew = name == "other" and time == "first"  # in the place of the file with the other strength
-            assert ("was made from other weights" in said) == anew, said
+            again = name == "other" and time == "first"  # in the place of the file with the other strength
+            assert ("was made from other weights" in said) == again, said
     assert len(set(outcomes.values())) == 3
     assert len(list(cache.iterdir())) == 2, list(cache.iterdir())
     file = changed(cwd, "copy.safetensors", lambda tensors: None)

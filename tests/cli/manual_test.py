@@ -181,7 +181,7 @@ def fish_completes_commands_keys_and_values(cwd):
 
 @test
 def other_words_are_refused(cwd):
-    refused(cwd, run([harness.PROGRAM, "completion", "tcsh"], cwd), "'tcsh'", "bash, zsh, fish")
+    refused(cwd, run([harness.PROGRAM, "completion", "tcsh"], cwd), "'tcsh'", "bash, zsh or fish")
     refused(cwd, run([harness.PROGRAM, "completion"], cwd), "one word", "bash, zsh or fish")
     refused(cwd, run([harness.PROGRAM, "man", "generat"], cwd), "no command 'generat'")
     refused(cwd, run([harness.PROGRAM, "man", "plan", "tune"], cwd), "one command")

@@ -99,14 +99,14 @@ def certificates_of_other_runs_are_refused(cwd):
                           ({"files": {}}, "other files: "), ({"latents": read["latents"][:1]}, "the latents of"),
                           ({"latents": [dict(read["latents"][0], hash="0" * 16)] + read["latents"][1:]}, "other noise"),
                           ({"latents": [dict(mark, hash="xyz") for mark in read["latents"]]}, "'xyz' is not a hash"),
-                          ({"latents": [dict(mark, sample=[1e300]) for mark in read["latents"]]}, "is no float32"),
+                          ({"latents": [dict(mark, sample=[1e300]) for mark in read["latents"]]}, "is not a float32"),
                           ({"settings": dict(read["settings"], seed="-1")}, "has no seed"),
                           ({"latents": read["latents"][:1] + [dict(mark, hash="0" * 16, sample=[-v for v in mark["sample"]])
                                                               for mark in read["latents"][1:]]},
                            "more than the")):
         certificate(cwd, **changes)
         refused(cwd, recheck(cwd, file="changed.json"), said, left=left)
-    for text, said in (("", "changed.json"), ("{", "changed.json"), ("{}", "is there and is no certificate"),
+    for text, said in (("", "changed.json"), ("{", "changed.json"), ("{}", "exists but is not a certificate"),
                        (json.dumps({k: v for k, v in read.items() if k != "latents"}), "latents")):
         (pathlib.Path(cwd) / "changed.json").write_text(text)
         refused(cwd, recheck(cwd, file="changed.json"), said, left=left)

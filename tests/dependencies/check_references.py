@@ -12,7 +12,9 @@ import tempfile
 CODE = ("include", "src", "cli", "server", "bench", "problems", "examples", "tests", "tools", "configs", "cmake")
 CODE_SUFFIXES = {".h", ".cpp", ".inc", ".py", ".sh", ".cmake", ".yml", ".txt"}
 RECORDED = "tests/golden/"
-SECTION = re.compile(r"\b([a-z-]+)\.md,? (?:section )?(\d+(?:\.\d+)?)\b")
+NUMBER = r"\d+(?:\.\d+)?"
+SECTIONS = re.compile(rf"\b([a-z-]+)\.md,? (?:sections? )?({NUMBER}(?:(?:,? and | to |, ){NUMBER})*)\b")
+LINE_OF_COMMENT = re.compile(r"\n *(?://|#) ?")  # a reference may go on in the next line
 DOCUMENT = re.compile(r"\bdocs/[\w/-]+\.md\b")
 LINK = re.compile(r"\]\(([^)\s]*[./#][^)\s]*)\)")
 CODE_SPAN = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
@@ -45,11 +47,13 @@ def dangling(root):
             continue
         text = path.read_text(encoding="utf-8")
         where = path.relative_to(root)
-        for name, section in SECTION.findall(text):
+        for name, listed in SECTIONS.findall(LINE_OF_COMMENT.sub(" ", text)):
             if name not in specifications:
-                yield f"{where}: {name}.md {section}: docs/spec has no {name}.md"
-            elif section not in specifications[name]:
-                yield f"{where}: {name}.md {section}: docs/spec/{name}.md has no section {section}"
+                yield f"{where}: {name}.md {listed}: docs/spec has no {name}.md"
+                continue
+            for section in re.findall(NUMBER, listed):
+                if section not in specifications[name]:
+                    yield f"{where}: {name}.md {listed}: docs/spec/{name}.md has no section {section}"
         for document in DOCUMENT.findall(text):
             if not (root / document).is_file():
                 yield f"{where}: {document} does not exist"
@@ -93,12 +97,14 @@ def self_test():
         "docs/spec/wan.md": "# Wan\n## 2. Model\n### 2.4 Block\n",
         "docs/guide.md": "# A guide: what's in it\n```\n[no link](nowhere.md)\n```\n",
         "README.md": "[guide](docs/guide.md#a-guide-whats-in-it) [self](#top)\n# Top\n[web](https://example.org)\n",
-        "src/good.cpp": "// wan.md section 2.4, wan.md 2 and docs/guide.md\n",
+        "src/good.cpp": "// wan.md section 2.4, wan.md 2 and docs/guide.md; wan.md\n// sections 2 and 2.4\n",
         "tests/golden/x.txt": "wan.md section 9\n",
     }
     planted = {
         "src/section.cpp": "// wan.md section 2.5\n",
         "src/specification.h": "// none.md section 1\n",
+        "src/several.h": "// wan.md sections 2.4 and 2.6\n",
+        "src/next_line.h": "// as in wan.md\n// section 2.5\n",
         "tests/document.py": "# docs/none.md\n",
         "docs/file.md": "[gone](gone.md)\n",
         "docs/heading.md": "[heading](guide.md#nothing)\n",

@@ -1,4 +1,4 @@
-// PNG by chunks, whose checksums are set anew, and JPEG by segments. Image data of PNGs that is stored uncompressed is
+// PNG by chunks, whose checksums are set again, and JPEG by segments. Image data of PNGs that is stored uncompressed is
 // changed in place and its checksum set, so that the filters of its rows are reached.
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
-// Changes of safetensors files: the header is changed as JSON, its length is set anew, and the data is often brought to
-// the length that the header describes.
+// Changes of safetensors files: the header is changed as JSON, its length is set again, and the data is often brought
+// to the length that the header describes.
 #pragma once
 
 #include <string>

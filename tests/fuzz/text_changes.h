@@ -7,7 +7,7 @@
 
 namespace zoetrope::fuzz {
 
-// A JSON document with one value, key or entry changed; in one of eight calls any bytes of it. Text that is no JSON
+// A JSON document with one value, key or entry changed; in one of eight calls any bytes of it. Text that is not JSON
 // becomes `fallback`.
 std::string changed_json(const std::string& text, const std::string& fallback, Dice& dice);
 

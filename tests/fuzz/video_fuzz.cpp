@@ -1,4 +1,4 @@
-// Videos: an MP4 box by box, whose lengths are set anew, and other formats byte by byte.
+// Videos: an MP4 box by box, whose lengths are set again, and other formats byte by byte.
 #include <algorithm>
 
 #include "fuzz.h"

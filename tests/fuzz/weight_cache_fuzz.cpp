@@ -1,4 +1,4 @@
-// A weight cache whose file was changed, as a load finds it. Checksums are set anew after most changes, so that what
+// A weight cache whose file was changed, as a load finds it. Checksums are set again after most changes, so that what
 // they guard is reached.
 #include <cstddef>
 #include <cstring>
@@ -102,6 +102,6 @@ std::string change(const std::string& bytes, Dice& dice) {
 
 }  // namespace
 
-const Target kTarget{read, change, {"is no weight cache of this version", "is cut off"}};
+const Target kTarget{read, change, {"is not a weight cache of this version", "is cut off"}};
 
 }  // namespace zoetrope::fuzz

@@ -290,7 +290,7 @@ def test_refusals_when_called(pipe):
     refused(error, "prompt is missing")
     refused(error, "empty list", [])
     refused(error, "prompt", "")
-    refused(TypeError, "int is no text", [1])
+    refused(TypeError, "int is not text", [1])
     refused(TypeError, "", 1)
     refused(error, "negative_prompt has 2 entries for 1", "a", negative_prompt=["b", "c"])
     refused(TypeError, "negative_prompt", "a", negative_prompt=object())

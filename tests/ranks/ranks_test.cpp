@@ -213,7 +213,7 @@ void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicato
   // Of sums a product's: those before it are of squares, of which a row alone may matter to nobody.
   constexpr int kFirst = 0, kProduct = 5;
   const std::pair<const char*, int> operations[] = {
-      {"ulysses exchange", layout.ulysses}, {"ring hop", layout.ring},     {"ulysses return", layout.ulysses},
+      {"ulysses exchange", layout.ulysses}, {"ring hop", layout.ring},     {"ulysses output exchange", layout.ulysses},
       {"guidance gather", layout.data},     {kSums.shares, layout.tensor}, {kSums.sums, layout.tensor}};
   for (const auto& [operation, degree] : operations) {
     if (degree == 1) continue;

@@ -73,7 +73,7 @@ def long_ones_go_on_where_the_server_was_killed(folder):
         assert f"{second}: Goes on after step" in server.log(), server.log()
         server.until_computing(third)
         server.stop(signal.SIGKILL)
-    # A server with another setting of its model cannot go on, and makes the video anew.
+    # A server with another setting of its model cannot go on, and makes the video again.
     with Server(folder, slow, "layers=1") as server:
         server.until(third, "completed")
         assert f"{third}: begins again: " in server.log() and "layers is" in server.log(), server.log()
@@ -211,7 +211,7 @@ def refused_to_start(folder):
     refused("neither a YAML file", arguments=["nowhere", "port=0"])
     refused("two models have the name", arguments=[model, model, "port=0"])
     refused("port=65536", arguments=[model, "port=65536"])
-    refused("no address of this machine", arguments=[model, "host=not a host", "port=0"])
+    refused("not an address of this machine", arguments=[model, "host=not a host", "port=0"])
     refused("state=", "must exist", arguments=[model, "port=0", f"state={folder / 'a' / 'b'}"])
     refused("prompt=x", "requests bring it", arguments=[model, "port=0", "prompt=x"])
     refused("output=x.mp4", arguments=[model, "port=0", "output=x.mp4"])

@@ -32,7 +32,7 @@ Refusal refuse_amx_bf16(const FrameConvProblem& p) {
 Refusal refuse_avx512_bf16(const FrameConvProblem& p) {
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   if (p.implementation.empty() && !asks_for_winograd(p) && !cpu_features().fast_bf16_dots)
-    return "products of bf16 are no faster here";
+    return "multiplying bf16 is no faster here";
   return DirectConvolution::refusal(p, direct_avx512_bf16());
 }
 Refusal refuse_avx512(const FrameConvProblem& p) {
@@ -111,7 +111,7 @@ void FrameConvolution::Impl::check_call(std::span<const TensorView> inputs, cons
     fail("frame convolution: gamma must be contiguous F32 [{}]", p.out_channels);
   const auto frames = static_cast<size_t>(p.frames);
   if (inputs.size() != frames || !inputs.back())
-    fail("frame convolution: {} input frames are needed, the last of them not empty; {} came", p.frames, inputs.size());
+    fail("frame convolution: {} input frames are needed, the last of them not empty; got {}", p.frames, inputs.size());
   const int64_t rows = p.origin[0] + (any.extent(0) - 1) * p.stride + p.kernel[0];
   const int64_t columns = p.origin[1] + (any.extent(1) - 1) * p.stride + p.kernel[1];
   for (size_t i = 0; i < frames; ++i) {

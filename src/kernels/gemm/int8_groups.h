@@ -1,5 +1,5 @@
-// How numbers become int8 for matrix products. The K terms of a row of x or w are divided into groups of 256; the last
-// may be shorter.
+// How numbers become int8 for matrix multiplication. The K terms of a row of x or w are divided into groups of 256; the
+// last may be shorter.
 //
 // A whole group is rotated first: seen as [16][16], its 16 rows are multiplied with the Hadamard matrix of 16 divided
 // by 4. That is orthonormal, so x·wᵀ stays what it is when both are rotated, and one large term is spread over sixteen.

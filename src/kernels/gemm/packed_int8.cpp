@@ -31,7 +31,7 @@ const float* panel_scales(const PackedMatrix& matrix, const std::byte* panel) {
   return reinterpret_cast<const float*>(panel + panel_terms(matrix) * panel_columns(matrix.layout));
 }
 
-// Of what is no number, 0: its scale is none either.
+// Of what is not a number, 0: its scale is none either.
 int8_t quantised(float value) {
   if (!std::isfinite(value)) return 0;
   return static_cast<int8_t>(std::nearbyint(std::clamp(value, -kInt8Most, kInt8Most)));

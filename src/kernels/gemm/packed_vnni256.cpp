@@ -1,4 +1,5 @@
-// int8 products with AVX-VNNI, 256 bits wide. Compiled for it: nothing here may run before the CPU was asked.
+// int8 matrix multiplication with AVX-VNNI, 256 bits wide. Compiled for it: nothing here may run before the CPU was
+// asked.
 #include "kernels/gemm/int8_tile.h"
 
 namespace zoetrope::kernels {

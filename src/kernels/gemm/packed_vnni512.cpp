@@ -1,4 +1,4 @@
-// int8 products with AVX512-VNNI. Compiled for it: nothing here may run before the CPU was asked.
+// int8 matrix multiplication with AVX512-VNNI. Compiled for it: nothing here may run before the CPU was asked.
 #include "kernels/gemm/int8_tile.h"
 
 namespace zoetrope::kernels {

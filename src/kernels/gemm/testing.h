@@ -1,5 +1,5 @@
-// What the tests of products share: activations as textbooks write them, in double. Not what kernels or their
-// references compute with (activation.h), which has other forms that keep more digits.
+// What the tests of matrix multiplication share: activations as textbooks write them, in double. Not what kernels or
+// their references compute with (activation.h), which has other forms that keep more digits.
 #pragma once
 
 #include <cmath>

@@ -183,8 +183,8 @@ class Reader {
                        source_->info(down).shape.to_string());
   }
   [[noreturn]] void no_change(const std::string& pair, const Target& target) const {
-    fail("{} make no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", pair,
-         target.name, target.shape.to_string());
+    fail("{} do not fit '{}' {}; is this LoRA for another model, or one of another size?", pair, target.name,
+         target.shape.to_string());
   }
 
   // The sizes of up [rows, rank] times down [rank, columns].
@@ -296,8 +296,8 @@ class Reader {
     const Shape& shape = tensors_[target].shape;
     const Shape found = source_->info(key).shape;
     if (found.size() != shape.size() || (found.rank() == shape.rank() && !(found == shape))) {
-      fail("{}: '{}' {} is no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", where_,
-           key, found.to_string(), target, shape.to_string());
+      fail("{}: '{}' {} does not fit '{}' {}; is this LoRA for another model, or one of another size?", where_, key,
+           found.to_string(), target, shape.to_string());
     }
     check_values(key);
     lora_.deltas[target].push_back({source_, "", "", key, factor(target, scale)});

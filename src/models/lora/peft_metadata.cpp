@@ -18,11 +18,11 @@ bool fits(const std::string& expression, const std::string& module, const std::s
   // Most are plain ends of names; a dot matches any character, so dots need no care.
   if (module == expression || module.ends_with("." + expression)) return true;
   if (expression.find_first_of("*+?[](){}|^$\\") == std::string::npos) return false;
-  if (expression.size() > kLongestPattern) fail("{}: '{}' is no name of a module", label, expression);
+  if (expression.size() > kLongestPattern) fail("{}: '{}' is not a name of a module", label, expression);
   try {
     return std::regex_match(module, std::regex("(.*\\.)?(" + expression + ")"));
   } catch (const std::regex_error&) {
-    fail("{}: '{}' is no regular expression", label, expression);
+    fail("{}: '{}' is not a regular expression", label, expression);
   }
 }
 

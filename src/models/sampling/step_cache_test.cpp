@@ -31,7 +31,7 @@ std::string mag_pattern(const char* model, StepCount count, const std::function<
   if (change) change(settings);
   const auto cache = make_mag_cache(count, settings);
   const std::string letters = pattern(*cache, count.steps);
-  EXPECT_EQ(pattern(*cache, count.steps), letters);  // step 0 begins anew
+  EXPECT_EQ(pattern(*cache, count.steps), letters);  // step 0 begins again
   return letters;
 }
 

@@ -225,7 +225,7 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
 }
 
 TransformerConfig TransformerConfig::with_layers(int64_t layers) const {
-  if (layers > num_layers) fail("layers={}: the model has {}; name at most so many", layers, num_layers);
+  if (layers > num_layers) fail("layers={}: the model has only {} layers", layers, num_layers);
   TransformerConfig config = *this;
   config.num_layers = layers;
   std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= layers; });

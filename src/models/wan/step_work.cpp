@@ -57,21 +57,21 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
 }
 
 bool streams(const RunSize& size) { return size.weight_memory > 0 || size.as_stored; }
-bool packs_anew(const RunSize& size) { return streams(size) && !size.weight_cache; }
+bool repacks(const RunSize& size) { return streams(size) && !size.weight_cache; }
 
 // What a forward meets of packed weights, in layers that are all alike, of a part of each of `tensor` parts.
 planner::Work::LayerWeights::Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs,
                                                 const RunSize& size, int tensor) {
   planner::Work::LayerWeights::Part part;
   const ForwardWeights forward =
-      streamed_forward(config, size.transformer, packs_anew(size) ? packed_from_bytes(configs) : 0,
+      streamed_forward(config, size.transformer, repacks(size) ? packed_from_bytes(configs) : 0,
                        size.as_stored ? 0 : size.weight_memory, tensor);
   const int64_t layers = config.block_count();
   part.layer = planner::Bytes(ceil_div(forward.bytes, layers));
   if (!streams(size)) return part;
   part.fetched = std::llround(std::ceil(forward.fetched * static_cast<double>(layers)));
   part.read = part.layer;
-  if (!packs_anew(size)) return part;
+  if (!repacks(size)) return part;
   // Files may hold less than the dtype that they are read as: quantised tensors.
   const auto parameters = static_cast<double>(io::totals(transformer_tensors(config)).parameters);
   const double of_element = configs.transformer_file_bytes > 0
@@ -94,7 +94,7 @@ planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const
   weights.layer = all.layer;
   weights.fetched = all.fetched;
   weights.read = all.read;
-  weights.packed_anew = packs_anew(size);
+  weights.repacked = repacks(size);
   weights.in_memory = size.as_stored;
   return weights;
 }

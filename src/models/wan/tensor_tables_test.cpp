@@ -286,7 +286,7 @@ struct Published {
   const char* pipeline;
   int64_t tensors, parameters;  // of an expert: wan.md section 8
   size_t experts;
-  double float32_gigabytes;  // of an expert: sections 1.1 and 8, to two digits behind the point
+  double float32_gigabytes;  // of an expert: wan.md sections 1.1 and 8, to two digits behind the point
   double flow_shift;         // stored
   bool looks;                // has an image encoder
 };

@@ -80,7 +80,7 @@ class Encoding {
   const Probe& probe_;
 };
 
-// As products of patches, a strip of positions at a time.
+// As a matrix multiplication of patches, a strip of positions at a time.
 Pixels Encoding::convolve(const Pixels& x, const LinearWeights& layer, const Window& window) const {
   const int64_t channels = x.channels(), k = window.kernel * window.kernel * channels;
   const int64_t height = window.of(x.height()), width = window.of(x.width()), positions = height * width;

@@ -47,7 +47,8 @@ TextContext::TextContext(std::shared_ptr<const TransformerWeights> weights, cons
   const TransformerConfig& config = weights_->config;
   ZT_CHECK(text.rank() == 3 && text.contiguous(), "text is {}", text.shape().to_string());
   if (text.extent(2) != config.text_dim) {
-    fail("text embeddings have {} values a row, but the transformer's text_dim is {}", text.extent(2), config.text_dim);
+    fail("text embeddings have {} values per row, but the transformer's text_dim is {}", text.extent(2),
+         config.text_dim);
   }
   batch_ = text.extent(0);
   ZT_CHECK(batch_ > 0 && text.extent(1) > 0);
@@ -68,7 +69,7 @@ void TextContext::take_image(const TensorView& image) {
   if (!image) return;
   ZT_CHECK(image.rank() == 3 && image.contiguous(), "the image's rows are {}", image.shape().to_string());
   if (image.extent(2) != *config.image_dim) {
-    fail("image embeddings have {} values a row, but the transformer's image_dim is {}", image.extent(2),
+    fail("image embeddings have {} values per row, but the transformer's image_dim is {}", image.extent(2),
          *config.image_dim);
   }
   const int64_t all = image.extent(0) * image.extent(1), rows = config.pos_embed_seq_len.value_or(image.extent(1));

@@ -20,7 +20,7 @@ namespace zoetrope::wan {
 namespace {
 
 // How the values of a weight are used that are not used as they are stored.
-struct WeightForm {
+struct WeightLayout {
   bool taps_outside = false;  // [out, in, taps…] as [out, taps·in]
   bool equalised = false;     // times 1/√(inputs)
   std::string suffix() const { return fmt::format("{}{}", taps_outside ? ".taps" : "", equalised ? ".equalised" : ""); }
@@ -33,12 +33,12 @@ float as_float(Value value) {
   return to_float(value);
 }
 
-// A stored weight [out, in, taps…] in its form, [out, inputs] F32; in the model's dtype values are rounded before they
-// are multiplied, as the reference has them.
-Tensor in_form(const TensorView& stored, const WeightForm& form, DType dtype) {
+// A stored weight [out, in, taps…] in its layout, [out, inputs] F32; in the model's dtype values are rounded before
+// they are multiplied, as the reference has them.
+Tensor in_layout(const TensorView& stored, const WeightLayout& layout, DType dtype) {
   const int64_t out = stored.extent(0), in = stored.extent(1), inputs = stored.size() / out, taps = inputs / in;
   Tensor made = Tensor::uninitialized(DType::kF32, {out, inputs});
-  const float factor = form.equalised ? static_cast<float>(1 / std::sqrt(static_cast<double>(inputs))) : 1.0f;
+  const float factor = layout.equalised ? static_cast<float>(1 / std::sqrt(static_cast<double>(inputs))) : 1.0f;
   with_stored_type(stored.dtype(), "a weight", [&](auto tag) {
     using Value = typename decltype(tag)::type;
     const auto* from = static_cast<const std::byte*>(stored.raw());  // at any alignment
@@ -49,7 +49,7 @@ Tensor in_form(const TensorView& stored, const WeightForm& form, DType dtype) {
         std::memcpy(&one, from, sizeof one);
         float x = as_float(one);
         if (dtype == DType::kBF16) x = to_float(to_bfloat16(x));
-        row[form.taps_outside ? i % taps * in + i / taps : i] = x * factor;
+        row[layout.taps_outside ? i % taps * in + i / taps : i] = x * factor;
       }
     }
   });
@@ -69,9 +69,9 @@ class Reader {
   // NAME.weight, which may be a convolution that is a linear layer of its patches, and NAME.bias. `to` must not move
   // until the loader has run.
   void linear(LinearWeights& to, const char* name) const { joined(to, {name}); }
-  // NAME.weight in a form; `bias` empty: none.
-  void formed(LinearWeights& to, const std::string& name, const WeightForm& form, const std::string& bias) const {
-    matrix(to, {&table_[prefix_ + name + ".weight"]}, form);
+  // NAME.weight in a layout; `bias` empty: none.
+  void laid_out(LinearWeights& to, const std::string& name, const WeightLayout& layout, const std::string& bias) const {
+    matrix(to, {&table_[prefix_ + name + ".weight"]}, layout);
     if (!bias.empty()) to.bias = tensor(bias);
   }
   // Layers with the same input, joined to one with adjacent outputs.
@@ -86,7 +86,8 @@ class Reader {
   }
 
  private:
-  void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs, const WeightForm& form = {}) const {
+  void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs,
+              const WeightLayout& layout = {}) const {
     const Shape& shape = specs[0]->shape;
     kernels::PackedMatrix packed;
     packed.dtype = specs[0]->packed_dtype(dtype_);
@@ -99,17 +100,17 @@ class Reader {
       weight.names.push_back(spec->name);
       weight.shapes.push_back(spec->shape);
     }
-    weight.layout = kernels::packed_layout_name(packed) + form.suffix();
+    weight.layout = kernels::packed_layout_name(packed) + layout.suffix();
     weight.bytes = kernels::packed_bytes(packed);
     weight.row_step = kernels::packed_row_step(packed);
     weight.part_rows = kernels::packed_part_rows(packed);
     weight.begin = [packed](int64_t row) { return kernels::packed_begin(packed, row); };
-    weight.pack = [packed, form, scales](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
+    weight.pack = [packed, layout, scales](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
       std::vector<Tensor> made;
       std::vector<TensorView> matrices;
       for (const TensorView& one : stored) {
-        if (form) made.push_back(in_form(one, form, packed.dtype));
-        matrices.push_back(form ? made.back().view() : one.reshape({one.extent(0), packed.k}));
+        if (layout) made.push_back(in_layout(one, layout, packed.dtype));
+        matrices.push_back(layout ? made.back().view() : one.reshape({one.extent(0), packed.k}));
       }
       kernels::pack_rows(matrices, first_row, packed, out, scales);
     };
@@ -120,7 +121,7 @@ class Reader {
   }
   // The scales of the rows of a matrix that its files have in int8 with ConvRot, and its rotation in `packed`; none
   // where it cannot be multiplied as it is there. Without a rotation activations would not be rotated either: with
-  // outliers among their channels that costs more than rounding weights anew does (docs/cpu.md).
+  // outliers among their channels that costs more than rounding weights again does (docs/cpu.md).
   std::vector<float> int8_scales(const std::vector<const io::TensorSpec*>& specs, kernels::PackedMatrix& packed) const {
     std::vector<float> scales;
     std::optional<int64_t> rotation;
@@ -188,7 +189,7 @@ void read_block(TransformerBlockWeights& weights, const Reader& block, const Tra
   block.linear(weights.ffn_out, "ffn.net.2");
 }
 
-// Of products that are added up over the parts.
+// Partial results that are added up over the parts.
 void leave_biases_to_first(std::vector<TransformerBlockWeights>& blocks) {
   for (TransformerBlockWeights& block : blocks) block.self_out.bias = block.cross_out.bias = block.ffn_out.bias = {};
 }
@@ -205,9 +206,9 @@ void read_image_embedder(ImageEmbedderWeights& weights, const Reader& embedder, 
 }
 
 void read_motion_encoder(FaceWeights& weights, const Reader& encoder, const FaceConfig& face) {
-  constexpr WeightForm kConvolution{.taps_outside = true, .equalised = true};
+  constexpr WeightLayout kConvolution{.taps_outside = true, .equalised = true};
   const auto convolution = [&](LinearWeights& to, const std::string& name, bool activated) {
-    encoder.formed(to, name, kConvolution, activated ? name + ".act_fn.bias" : "");
+    encoder.laid_out(to, name, kConvolution, activated ? name + ".act_fn.bias" : "");
   };
   convolution(weights.motion_in, "conv_in", true);
   weights.motion_blocks.resize(face.motion_channels.size() - 1);
@@ -223,7 +224,7 @@ void read_motion_encoder(FaceWeights& weights, const Reader& encoder, const Face
   weights.motion_network.resize(kLayers);
   for (size_t i = 0; i < kLayers; ++i) {
     const std::string name = fmt::format("motion_network.{}", i);
-    encoder.formed(weights.motion_network[i], name, {.equalised = true}, name + ".bias");
+    encoder.laid_out(weights.motion_network[i], name, {.equalised = true}, name + ".bias");
   }
   weights.motion_basis = motion_basis(encoder.tensor("motion_synthesis_weight"));
 }
@@ -232,10 +233,10 @@ void read_face(FaceWeights& weights, const Reader& root, const TransformerConfig
   root.linear(weights.pose_patch_embedding, "pose_patch_embedding");
   read_motion_encoder(weights, root.in("motion_encoder"), *config.face);
   const Reader encoder = root.in("face_encoder");
-  constexpr WeightForm kOverTime{.taps_outside = true};
-  encoder.formed(weights.conv1_local, "conv1_local", kOverTime, "conv1_local.bias");
-  encoder.formed(weights.conv2, "conv2", kOverTime, "conv2.bias");
-  encoder.formed(weights.conv3, "conv3", kOverTime, "conv3.bias");
+  constexpr WeightLayout kOverTime{.taps_outside = true};
+  encoder.laid_out(weights.conv1_local, "conv1_local", kOverTime, "conv1_local.bias");
+  encoder.laid_out(weights.conv2, "conv2", kOverTime, "conv2.bias");
+  encoder.laid_out(weights.conv3, "conv3", kOverTime, "conv3.bias");
   encoder.linear(weights.out, "out_proj");
   weights.padding = encoder.tensor("padding_tokens").reshape({config.inner_dim()});
   weights.adapters.resize(static_cast<size_t>(config.face_adapters()));

@@ -158,7 +158,7 @@ StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64
 // What a forward uses of packed weights: all blocks and adapters, without the keys of the prompts.
 struct ForwardWeights {
   int64_t bytes = 0, elements = 0;
-  double fetched = 0;  // share of it that is fetched anew in every forward
+  double fetched = 0;  // share of it that is fetched again in every forward
 };
 // Streamed with `memory` bytes for packed weights; 0: with the usual. `packed_from` as above.
 ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, int64_t packed_from, int64_t memory,
