@@ -35,6 +35,22 @@ class BlockTensor final : public QuantisedTensor {
   const BlockFormat& format_;
 };
 
+// Refused when it is read.
+class UnknownTensor final : public QuantisedTensor {
+ public:
+  UnknownTensor(const QuantisedTensor& codes, std::string why)
+      : QuantisedTensor(why, codes.format(), codes.shape(), 1), why_(std::move(why)) {}
+
+ private:
+  void decode(int64_t, IndexRange, float*) const override { fail("{}", why_); }
+
+  const std::string why_;
+};
+
+constexpr std::string_view kPrefixes[] = {"model.diffusion_model.", "diffusion_model."};  // of a transformer's names
+constexpr std::string_view kOtherComponents[] = {"text_encoders.", "first_stage_model.", "clip_vision.",
+                                                 "conditioner.",   "cond_stage_model.",  "vae."};
+
 constexpr int64_t kPiece = 4096;  // elements
 
 // The layer's name where `name` has this ending, else nothing.
@@ -79,14 +95,29 @@ class Finder {
     const auto text = file.metadata().find(kKey);
     if (text == file.metadata().end()) return;
     const std::string where = file.path().string() + ": " + kKey;
-    const auto json = JsonObject::parse(text->second, where);
-    if (const auto version = json.get<std::string>("format_version", "1.0"); !version.starts_with("1."))
-      fail("{}: format_version is '{}', and this program reads 1.0", where, version);
-    const auto layers = json.object("layers");
-    for (const std::string& layer : layers.keys()) {
-      configure(layer, layers.object(layer));
+    const nlohmann::json raw = parse_json(text->second, where);
+    if (const auto found = raw.find("format_version"); raw.is_object() && found != raw.end()) {
+      const std::string version = found->is_string() ? found->get<std::string>() : found->dump();
+      if (!version.starts_with("1")) fail("{}: format_version is {}, and this program reads 1.0", where, version);
+    }
+    const auto layers = JsonObject::parse(text->second, where).object("layers");
+    for (const std::string& name : layers.keys()) {
+      const std::string layer = in_file(name);
+      configure(layer, layers.object(name));
       if (layers_[layer].rotation_group) rotated_by_header_.emplace(layer, where);
     }
+  }
+
+  // Headers name layers with the prefix of the file's tensors or without.
+  std::string in_file(const std::string& layer) const {
+    if (checkpoint_.contains(layer + ".weight")) return layer;
+    for (const std::string_view prefix : kPrefixes) {
+      const std::string longer = std::string(prefix) + layer;
+      if (checkpoint_.contains(longer + ".weight")) return longer;
+      if (layer.starts_with(prefix) && checkpoint_.contains(layer.substr(prefix.size()) + ".weight"))
+        return layer.substr(prefix.size());
+    }
+    return layer;
   }
 
   void configure(const std::string& name, const JsonObject& configuration) {
@@ -119,8 +150,10 @@ class Finder {
       found_.helpers.insert(name);  // repeats what the tensors' types say
       return;
     }
-    // Scales of activations, which stay floats here.
-    if (before(name, ".scale_input") || before(name, ".input_scale")) {
+    // Of activations, which stay floats here.
+    for (const char* ending : {".scale_input", ".input_scale", ".output_scale", ".act_scale", ".q_scale", ".k_scale",
+                               ".v_scale", ".input_zero_point", ".output_zero_point"}) {
+      if (!before(name, ending)) continue;
       found_.helpers.insert(name);
       return;
     }
@@ -179,14 +212,21 @@ class Finder {
   }
 
   // A tensor next to the codes of a layer says how they are read: a scale by another name, zeros to subtract.
-  void refuse_unknown(const std::string& name) const {
+  void refuse_unknown(const std::string& name) {
     if (found_.helpers.count(name) != 0 || found_.tensors.count(name) != 0) return;
     std::string layer = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
     if (const auto inner = before(layer, ".weight")) layer = *inner;
+    if (layer.ends_with("quantizer")) layer = layer.substr(0, layer.rfind('.'));
     const auto codes = found_.tensors.find(layer + ".weight");
     if (codes == found_.tensors.end() || name == layer + ".bias") return;
-    fail("{}: tensor '{}' belongs to a layer stored as {}, and this program does not know what it says; {}",
-         checkpoint_.file(name).string(), name, codes->second->format(), kReadableFormats);
+    const std::string why =
+        fmt::format("{}: tensor '{}' belongs to a layer stored as {}, and this program does not know what it says; {}",
+                    checkpoint_.file(name).string(), name, codes->second->format(), kReadableFormats);
+    // Of an all-in-one file other components may not be read at all.
+    const bool other = std::any_of(std::begin(kOtherComponents), std::end(kOtherComponents),
+                                   [&](std::string_view prefix) { return layer.starts_with(prefix); });
+    if (!other) fail("{}", why);
+    codes->second = std::make_shared<UnknownTensor>(*codes->second, why);
   }
 
   void require_weights() const {

@@ -225,6 +225,19 @@ TEST_F(RawFile, TensorsNextToCodesThatAreUnknownAreRefused) {
                 HasSubstr(name))
         << name;
   }
+  EXPECT_THAT(with_codes("F8_E4M3").with_scale("L.weight_quantizer._scale", {2}, "[1]").refusal(),
+              HasSubstr("L.weight_quantizer._scale"));
+  // Of activations, which stay floats.
+  EXPECT_EQ(
+      with_codes("F8_E4M3").with_scale("L.output_scale", {2}, "[1]").with_scale("L.k_scale", {2}, "[1]").refusal(),
+      "no error");
+  // Of a component that is perhaps not read: when it is.
+  const auto source = with_codes("F8_E4M3")
+                          .with("text_encoders.L.weight", "F8_E4M3", "[2, 2]", "\x38\x40\x38\x40")
+                          .with_scale("text_encoders.L.weight_scale_inv", {2}, "[1]")
+                          .open();
+  EXPECT_EQ(values_of(*source, "L.weight").front(), 1);
+  EXPECT_THAT(error_of([&] { values_of(*source, "text_encoders.L.weight"); }), HasSubstr("weight_scale_inv"));
   // Next to floats, and of other layers, names are others' business.
   EXPECT_EQ(with_scale("L.weight", {1}, "[1]").with_scale("L.scale", {2}, "[1]").refusal(), "no error");
   EXPECT_EQ(with_codes("F8_E4M3").with_scale("L.bias", {2}, "[1]").with_scale("L.M.scale", {2}, "[1]").refusal(),
@@ -247,9 +260,16 @@ TEST_F(RawFile, ARotationInTheHeaderBelongsToALayer) {
     EXPECT_THAT(refusal_of(rotated(layer)), AllOf(HasSubstr(fmt::format("layer '{}' is rotated", layer)),
                                                   HasSubstr(fmt::format("there is no '{}.weight'", layer))));
   EXPECT_EQ(refusal_of(R"(\"M\":{\"format\":\"int8_tensorwise\"})"), "no error");
-  EXPECT_THAT(refusal_of(R"(\"L\":{\"format\":\"int8_tensorwise\",\"convrot_groupsize\":4})"),
-              HasSubstr("does not say whether it is rotated"));
-  EXPECT_THAT(refusal_of(rotated("L"), "2.0"), HasSubstr("format_version is '2.0'"));
+  // With the prefix of the tensors or without.
+  EXPECT_EQ(refusal_of(rotated("model.diffusion_model.L")), "no error");
+  const std::string text = fmt::format(R"({{\"format_version\":1.0,\"layers\":{{{}}}}})", rotated("L"));
+  const auto source = with_metadata("_quantization_metadata", text)
+                          .with("diffusion_model.L.weight", "I8", "[1, 4]", std::string("\x4\x0\x0\x0", 4))
+                          .with_scale("diffusion_model.L.weight_scale", {1}, "[]")
+                          .open();
+  EXPECT_EQ(values_of(*source, "diffusion_model.L.weight"), (std::vector<float>{2, 2, 2, -2}));
+  EXPECT_EQ(refusal_of(R"(\"L\":{\"format\":\"int8_tensorwise\",\"convrot_groupsize\":4})"), "no error");
+  EXPECT_THAT(refusal_of(rotated("L"), "2.0"), HasSubstr("format_version is 2.0"));
 }
 
 TEST_F(RawFile, RotationsThatCannotBeAreRefused) {

@@ -426,9 +426,6 @@ std::shared_ptr<const QuantisedTensor> plain_tensor(const std::string& where, co
   };
   std::string type = codes.info->dtype_name;
   const std::string& format = layer.format;
-  if (layer.names_group && type == "I8") {
-    fail("{}: has a ConvRot group (convrot_groupsize) and does not say whether it is rotated (convrot)", where);
-  }
   if ((layer.rotation_group || layer.names_group) && type != "I8") {
     fail("{}: is {} but has a ConvRot group, which only int8 has", where,
          format.empty() || format == "int8_tensorwise" ? "stored as " + type : format);

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -63,12 +65,26 @@ Header header_of(const WeightCache::Contents& contents) {
   return header;
 }
 
-// Only writes into this very file matter: a new file of the same name is another one.
-void require_not_written(const fs::path& path, const FileStamp& stamp) {
-  const std::optional<FileStamp> now = stamp_of(path);
-  if (!now || now->inode != stamp.inode || now->device != stamp.device || *now == stamp) return;
-  fail("{}: was changed while it was in use; remove it and start again", path.string());
-}
+// A cache file in use. Only writes into this very file matter: a new file of the same name is another one.
+class WatchedFile {
+ public:
+  WatchedFile(fs::path path, const FileStamp& stamp) : path_(std::move(path)), stamp_(stamp) {}
+  // Throws Error where it was written to. `intact` reads all of it: a link or a change of rights moves its times too.
+  template <typename Intact>
+  void require_unchanged(Intact&& intact) {
+    const std::lock_guard lock(mutex_);
+    const std::optional<FileStamp> now = stamp_of(path_);
+    if (!now || now->inode != stamp_.inode || now->device != stamp_.device || *now == stamp_) return;
+    if (now->bytes != stamp_.bytes || now->modified_ns != stamp_.modified_ns || !intact())
+      fail("{}: was changed while it was in use; remove it and start again", path_.string());
+    stamp_ = *now;
+  }
+
+ private:
+  const fs::path path_;
+  FileStamp stamp_;
+  std::mutex mutex_;
+};
 
 class MappedCache final : public WeightCache::Kept {
  public:
@@ -86,7 +102,13 @@ class MappedCache final : public WeightCache::Kept {
   void release(size_t entry) const override {
     release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {map_.data(), stamp_.bytes});
   }
-  void require_unchanged() const override { require_not_written(path_, stamp_); }
+  void require_unchanged() const override {
+    watched_->require_unchanged([this] {
+      for (size_t entry = 0; entry < entries_.size(); ++entry)
+        if (!verify(entry)) return false;
+      return true;
+    });
+  }
 
   // What is wrong with the header and the table, or nothing; call it before verify().
   std::string defect(const WeightCache::Contents& contents) {
@@ -117,6 +139,7 @@ class MappedCache final : public WeightCache::Kept {
  private:
   MappedCache(const fs::path& path, const InputFile& file, bool whole)
       : path_(path), stamp_(file.stamp()), descriptor_(::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0)) {
+    watched_ = std::make_unique<WatchedFile>(path, stamp_);
     if (stamp_.bytes == 0) return;  // cannot be mapped
     map_ = FileMap(file.descriptor(), stamp_.bytes, path.string());
     if (whole) ::madvise(map_.data(), stamp_.bytes, MADV_WILLNEED);
@@ -125,6 +148,7 @@ class MappedCache final : public WeightCache::Kept {
   fs::path path_;
   FileStamp stamp_;
   Descriptor descriptor_;
+  std::unique_ptr<WatchedFile> watched_;
   FileMap map_;
   std::vector<WeightCache::Entry> entries_;
   std::vector<uint64_t> sums_;  // of the entries, then of these
@@ -156,7 +180,14 @@ class MadeCache final : public WeightCache::Made {
   int descriptor() const override { return descriptor_->value(); }
   size_t bytes() const override { return bytes_ - kDataOffset; }
   void require_unchanged() const override {
-    if (stamp_) require_not_written(name_, *stamp_);
+    if (!watched_) return;
+    watched_->require_unchanged([this] {
+      for (size_t entry = 0; entry < contents_.entries.size(); ++entry) {
+        const WeightCache::Entry& weight = contents_.entries[entry];
+        if (checksum(data() + weight.offset, weight.bytes) != sums_[entry]) return false;
+      }
+      return true;
+    });
   }
   void finish(size_t entry) override {
     const WeightCache::Entry& weight = contents_.entries[entry];
@@ -172,13 +203,20 @@ class MadeCache final : public WeightCache::Made {
     if (::msync(map_.data(), bytes_, MS_SYNC) != 0) refuse("cannot be written", errno);
     if (named_) {
       file_->commit();
-      stamp_ = stamp_of(name_);
+      watch();
     }
     file_.reset();
     ::mprotect(map_.data(), bytes_, PROT_READ);
   }
 
  private:
+  // Nothing, where another process has already put its own file in the place of this one.
+  void watch() {
+    const std::optional<FileStamp> stamp = stamp_of(name_);
+    struct stat mine {};
+    if (stamp && ::fstat(descriptor(), &mine) == 0 && mine.st_ino == stamp->inode)
+      watched_ = std::make_unique<WatchedFile>(name_, *stamp);
+  }
   [[noreturn]] void refuse(const std::string& what, int error) {
     fail("weight_cache: {}: {}: {}; weight_memory= needs the packed weights on a disk", file_->path().string(), what,
          system_message(error));
@@ -189,7 +227,7 @@ class MadeCache final : public WeightCache::Made {
   std::vector<uint64_t> sums_;
   bool named_;
   std::string name_;
-  std::optional<FileStamp> stamp_;  // of the complete file that has a name
+  std::unique_ptr<WatchedFile> watched_;  // of the complete file that has a name
   std::optional<AtomicFile> file_;
   std::optional<Descriptor> descriptor_;
   FileMap map_;

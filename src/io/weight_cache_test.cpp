@@ -278,8 +278,16 @@ TEST_F(WeightCacheTest, WeightsBeyondMemoryArePackedIntoTheFile) {
 TEST_F(WeightCacheTest, AFileThatThisStartHasMadeIsWatchedToo) {
   const Loaded first = load_streamed();
   first.weights->require_unchanged();
+  // A second name and other rights are no change of the weights.
+  fs::create_hard_link(cache_files().at(0), folder_ / "backup");
+  fs::permissions(folder_ / "backup", fs::perms::owner_read | fs::perms::owner_write);
+  first.weights->require_unchanged();
+  const Loaded second = load_streamed();
+  fs::permissions(folder_ / "backup", fs::perms::owner_all);
+  second.weights->require_unchanged();
   const timespec times[2] = {{1, 0}, {1, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, cache_files().at(0).c_str(), times, 0), 0);
+  EXPECT_THAT(error_of([&] { second.weights->require_unchanged(); }), HasSubstr("was changed while it was in use"));
   EXPECT_THAT(error_of([&] { first.weights->require_unchanged(); }),
               AllOf(HasSubstr(cache_files().at(0).string()), HasSubstr("was changed while it was in use")));
 }
