@@ -49,7 +49,6 @@ std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, cons
   return unexpected;
 }
 
-// The dtype of most bytes.
 // As published: what the config says (text encoders), else F32.
 DType published_dtype(const fs::path& config_json) {
   const JsonObject json = JsonObject::load(config_json);

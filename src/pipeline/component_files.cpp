@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
+#include <regex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -150,9 +151,26 @@ Expertise expertise_of(const fs::path& file) {
   return high ? Expertise::kHighNoise : Expertise::kLowNoise;
 }
 
-bool names(const fs::path& file, std::initializer_list<std::string_view> words) {
-  const std::string name = lower_name(file);
-  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return name.find(word) != name.npos; });
+// The first of two patterns that a file's name or that of a folder around it has, the nearest first: 0 or 1; where a
+// name has both, or none has one, -1.
+int said_by_path(const fs::path& file, const char* zero, const char* one) {
+  const std::regex patterns[] = {std::regex(zero), std::regex(one)};
+  fs::path at = fs::absolute(file).lexically_normal();
+  if (!at.has_filename()) at = at.parent_path();  // folder/
+  for (; at.has_relative_path(); at = at.parent_path()) {
+    const std::string name = lower_name(at);
+    const bool has[] = {std::regex_search(name, patterns[0]), std::regex_search(name, patterns[1])};
+    if (has[0] != has[1]) return has[1] ? 1 : 0;
+    if (has[0]) break;
+  }
+  return -1;
+}
+
+// 1 or 2 of Wan 2.1 and 2.2: "wan2.1", "Wan2_1", "wan21", "2.1"; -1 where the path does not say.
+int version_by_path(const fs::path& file) {
+  const int said = said_by_path(file, "wan[-_ ]?2[._-]?1(?![0-9])|(^|[^0-9])2\\.1(?![0-9])",
+                                "wan[-_ ]?2[._-]?2(?![0-9])|(^|[^0-9])2\\.2(?![0-9])|a14b");
+  return said < 0 ? said : said + 1;
 }
 
 bool has_two_experts(const std::string& model) {
@@ -317,16 +335,16 @@ std::string of_its_size(const fs::path& transformer, std::vector<std::string>::c
   std::vector<std::string> alike;
   std::copy_if(first, end, std::back_inserter(alike), [](const std::string& model) { return !has_two_experts(model); });
   if (alike.size() == 1) return alike.front();
+  const int size = said_by_path(transformer, "480", "720");
   for (const std::string& model : alike)
-    for (const char* size : {"480", "720"})
-      if (model.ends_with(fmt::format("_{}p", size)) && names(transformer, {size})) return model;
+    if (size >= 0 && model.ends_with(size == 0 ? "_480p" : "_720p")) return model;
   fail("transformer={}: {} have these tensors, and its name does not say 480 or 720; say which it is, as model={}",
        transformer.string(), fmt::join(alike, " and "), alike.front());
 }
 
 }  // namespace
 
-std::string model_of(const fs::path& transformer, const fs::path& second) {
+std::string model_of(const fs::path& transformer, const fs::path& second, bool whole) {
   const auto open = [](const fs::path& path, const char* key) {
     return open_component(path, {.name = key, .stem = kDiffusersStem, .tensors = {}});
   };
@@ -339,8 +357,9 @@ std::string model_of(const fs::path& transformer, const fs::path& second) {
   const auto alone = std::find_if_not(models.begin(), models.end(), has_two_experts);
   const Expertise expertise = expertise_of(transformer);
   if (second.empty()) {
-    const bool of_two = expertise != Expertise::kUnknown || names(transformer, {"2.2", "2_2", "a14b"});
-    if (alone != models.end() && expert != models.end() && !of_two && !names(transformer, {"2.1", "2_1"})) {
+    const int version = version_by_path(transformer);
+    const bool of_two = !whole && (expertise != Expertise::kUnknown || version == 2);
+    if (alone != models.end() && expert != models.end() && !of_two && !whole && version != 1) {
       fail(
           "transformer={}: {} and each expert of {} have these tensors, and its name does not say 2.1 or 2.2; say "
           "model={}, or name both experts, transformer= of high noise and transformer_2= of low noise",

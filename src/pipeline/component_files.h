@@ -73,9 +73,10 @@ ComponentAlone open_alone(const std::filesystem::path& path, const std::string& 
 // always which model. Files of the two experts of a model, and of models that differ in training alone, are alike.
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind);
 
-// The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty. Throws
-// Error for files of no such model, and for one expert of two.
-std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second);
+// The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty; `whole`:
+// it is no expert. Throws Error for files of no such model, for one expert of two, and where models of the same shapes
+// are told apart by no name on the path.
+std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second, bool whole = false);
 // Whether by their names the first is the expert of high noise, and the second that of low noise.
 bool are_experts(const std::filesystem::path& high, const std::filesystem::path& low);
 // Error where `transformer` and `second` are the same file, or the name of one says that it is the other expert.

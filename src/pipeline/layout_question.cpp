@@ -8,6 +8,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "base/words.h"
+#include "kernels/flash_attention/flash_attention.h"
 #include "parallel/exchange.h"
 #include "parallel/shards.h"
 #include "pipeline/generate_options.h"
@@ -199,8 +200,9 @@ void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
   q.softmax = strategy.softmax;
   // What was measured must not change a bit.
   if (keys.deterministic && !q.softmax) q.softmax = parallel::Softmax::kOnline;
-  if (strategy.block_q > 0) q.block_q = strategy.block_q;
-  if (strategy.block_kv > 0) q.block_kv = strategy.block_kv;
+  // As a CPU computes them.
+  if (strategy.block_q > 0) q.block_q = std::min(strategy.block_q, kernels::kMostTileRows);
+  if (strategy.block_kv > 0) q.block_kv = std::min(strategy.block_kv, kernels::kMostTileKeys);
 }
 
 }  // namespace

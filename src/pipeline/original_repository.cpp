@@ -43,7 +43,7 @@ GenerateOptions with_original_files(const GenerateOptions& given) {
   take(options.transformer, two ? root / kHighNoise : root);
   if (two) take(options.transformer_2, root / kLowNoise);
   if (const fs::path tokenizer = root / "google" / "umt5-xxl"; is_there(tokenizer)) take(options.tokenizer, tokenizer);
-  options.model = (config_folder() / model_of(options.transformer, options.transformer_2)).string();
+  options.model = (config_folder() / model_of(options.transformer, options.transformer_2, !two)).string();
   std::vector<std::string> missing;
   const auto named = named_files(options);
   for (const auto& [component, class_name] : components_with_weights(options.model))

@@ -1,6 +1,9 @@
 #include "pipeline/run_workload.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
 
 #include "attention/strategy.h"
 #include "base/error.h"
@@ -10,6 +13,7 @@
 #include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "parallel/exchange.h"
+#include "pipeline/comfy_folder.h"
 #include "pipeline/component_files.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
@@ -51,9 +55,20 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   return configs;
 }
 
-void use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs) {
-  for (const auto& [name, path] : named_files(options)) {
+std::vector<std::string> use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs) {
+  std::vector<std::string> missing;
+  std::map<std::string, std::filesystem::path> files = named_files(options);
+  try {
+    files = named_files(with_found_files(options));  // names without their folder
+  } catch (const Error&) {                           // a run would say more
+  }
+  for (const auto& [name, path] : files) {
     if (name == "tokenizer") continue;
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) {
+      missing.push_back(fmt::format("{}={}", name, path.string()));
+      continue;
+    }
     const io::Checkpoint file = open_component(path, {.name = name, .stem = kDiffusersStem, .tensors = {}});
     auto& stored = configs.stored;
     (name == "text_encoder"    ? stored.text_encoder
@@ -63,6 +78,7 @@ void use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs)
     if (name.starts_with("transformer"))
       configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(file));
   }
+  return missing;
 }
 
 wan::RunSize run_size(const MemoryQuestion& question) {

@@ -33,8 +33,9 @@ struct MemoryQuestion {
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
-// How weights are stored in the files that keys name, which a model's configs do not say.
-void use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs);
+// How weights are stored in the files that keys name, which a model's configs do not say. Returns the keys whose files
+// are not here, as key=FILE.
+std::vector<std::string> use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs);
 
 // Size, dtypes and threads that the question asks about.
 wan::RunSize run_size(const MemoryQuestion& question);

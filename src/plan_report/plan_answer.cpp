@@ -103,6 +103,9 @@ class Subject {
     q.work.name = name();
     std::optional<Bytes> available;
     if (!machine.accelerators) available = q.limit() * q.ranks_here;
+    const attention::BlockSizes& tiles = options_.run.strategy.flash_block_sizes;
+    if (machine.accelerators && tiles.block_q > 0) q.block_q = tiles.block_q;
+    if (machine.accelerators && tiles.block_kv > 0) q.block_kv = tiles.block_kv;
     return pipeline::weights_to_fit({std::move(q), memory, available, memory.ranks_here == 1});
   }
 
@@ -226,7 +229,10 @@ PlanReport plan_answer(const PlanOptions& options) {
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
       report.work = fitted.question.work;
-      for (const std::string& note : {exchange_note(part, options.run), fitted.note, batch_note(options.run, ranks)})
+      const std::string tiles =
+          machine.accelerators ? "" : attention::tile_note(options.run.strategy.flash_block_sizes);
+      for (const std::string& note :
+           {exchange_note(part, options.run), fitted.note, batch_note(options.run, ranks), tiles})
         if (!note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), note));
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
