@@ -35,6 +35,9 @@ void parse_generate_words(const std::vector<std::string>& words, pipeline::Gener
     }
   }
   if (!options.resume.empty()) pipeline::load_resumed_settings(options.resume, set);
+  // Keys of ours say more, whatever their values are.
+  for (const char* key : {"num_videos", "batch_size", "prompts"})
+    if (!set.origin(key).empty()) options.videos_per_device = 0;
 }
 
 std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, OptionSet& own) {

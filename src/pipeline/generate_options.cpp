@@ -383,6 +383,10 @@ void check_model_options(const GenerateOptions& o) {
 void check_options(const GenerateOptions& o) {
   check_model_options(o);
   if (o.prompt.empty()) fail("prompt: say what the video shows, as prompt=\"a red cat on a market\"");
+  if (o.videos_per_device > 1) {
+    fail("per_device_batch_size={}: one video is made here; give it 1 or less, or use zoetrope generate",
+         o.videos_per_device);
+  }
   check_unweighted("prompt", o.prompt);
   check_unweighted("negative_prompt", o.negative_prompt);
   check_multiple("height", o.height, 16);

@@ -283,7 +283,7 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
                   })
       .translated("per_device_batch_size",
                   [&o](std::string_view text) -> Settings {
-                    o.videos_per_device = parse_number(text, {1.0 / 4096, 64});
+                    o.videos_per_device = text == kDefaultValue ? 0 : parse_number(text, {1.0 / 4096, 64});
                     return {};
                   })
       // A trace has all steps.

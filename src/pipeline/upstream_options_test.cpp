@@ -94,7 +94,9 @@ TEST(UpstreamOptions, ABatchIsPerDevice) {
   EXPECT_EQ(batch({"per_device_batch_size=0.125"}, 2), 1);
   EXPECT_EQ(batch({"per_device_batch_size=0.5"}, 8), 4);
   EXPECT_EQ(batch({"per_device_batch_size=2"}, 2), 4);
-  EXPECT_EQ(batch({"per_device_batch_size=0.3333333"}, 3), 1);
+  EXPECT_EQ(batch({"per_device_batch_size=0.166667"}, 6), 1);
+  EXPECT_EQ(batch({"per_device_batch_size=0.333333"}, 6), 2);
+  EXPECT_EQ(batch({"per_device_batch_size=1", "per_device_batch_size=default"}, 6), 1);
   EXPECT_EQ(batch({}, 8), 1);
   // A key of ours says more.
   EXPECT_EQ(with_device_batch(Upstream({"per_device_batch_size=0.5", "num_videos=3"}).options, 8).batch_size, 1);

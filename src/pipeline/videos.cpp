@@ -39,7 +39,14 @@ std::vector<std::string> lines_of(std::string_view text) {
 std::vector<std::string> listed_prompts(const GenerateOptions& o) {
   const bool is_list = o.prompts.find('\n') != std::string::npos;
   const std::string name = is_list ? "prompts" : fmt::format("prompts={}", o.prompts);
-  std::string text = is_list ? o.prompts : read_file(o.prompts);
+  std::string text = o.prompts;
+  try {
+    if (!is_list) text = read_file(o.prompts);
+  } catch (const Error& error) {
+    const bool list = o.prompts.starts_with('[');
+    fail("{}: {}{}", name, error.what(),
+         list ? "; a list is for YAML files, here name a file with one prompt per line" : "");
+  }
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   std::vector<std::string> lines = lines_of(text);
   if (lines.empty()) fail("{}: holds no prompt; write one per line", name);
@@ -100,8 +107,10 @@ GenerateOptions with_device_batch(const GenerateOptions& options, int ranks) {
   if (options.videos_per_device == 0 || says) return with;
   const double videos = options.videos_per_device * ranks, whole = std::round(videos);
   constexpr double kMost = 64;
-  if (videos < 1) return with;  // of a job with more devices
-  if (std::abs(videos - whole) > 1e-6 * videos || whole > kMost) {
+  // Below one: for a job with more devices.
+  constexpr double kDigits = 1e-4;  // of a share that is typed
+  if (videos < 1 + kDigits) return with;
+  if (std::abs(videos - whole) > kDigits * videos || whole > kMost) {
     fail(
         "per_device_batch_size={}: is {:.4g} videos on {} rank{}; it must be a whole number from 1 to {}, so for one "
         "video give {:.6g}",

@@ -97,6 +97,8 @@ TEST(Videos, RefusalsSayFileAndLine) {
   }
   folder.write("p.txt", "a cat\n \na dog\n");
   EXPECT_THAT(refusal(options_of(file)), AllOf(HasSubstr("prompts=" + file), HasSubstr("line 2 is blank")));
+  EXPECT_THAT(refusal(options_of("[a red cat, a dog]")),
+              AllOf(HasSubstr("prompts=[a red cat, a dog]"), HasSubstr("a list is for YAML files")));
   folder.write("p.txt", "a cat\nzwei H\xFCndchen\n");
   EXPECT_THAT(refusal(options_of(file)), AllOf(HasSubstr("line 2"), HasSubstr("UTF-8"), HasSubstr("0xFC")));
   EXPECT_THAT(refusal(options_of("no/such.txt")), HasSubstr("no/such.txt"));
