@@ -57,16 +57,26 @@ struct ContextLayout {
   constexpr int shard_weight(int rank) const {
     return shard_weights.empty() ? 1 : shard_weights[static_cast<size_t>(rank)];
   }
-  // Calls body(name, value) for each setting of a layout, constant or not, that is one number.
+  // Calls body(name, value) for each setting that is one number.
+  template <typename Body>
+  void for_each(Body&& body) const {
+    visit(*this, body);
+  }
+  template <typename Body>
+  void for_each(Body&& body) {
+    visit(*this, body);
+  }
+  friend bool operator==(const ContextLayout&, const ContextLayout&) = default;
+
+ private:
   template <typename Layout, typename Body>
-  static void for_each(Layout& layout, Body&& body) {
+  static void visit(Layout& layout, Body& body) {
     body("ulysses", layout.ulysses);
     body("ring", layout.ring);
     body("direction", layout.direction);
     body("head_chunks", layout.head_chunks);
     body("gather", layout.gather);
   }
-  friend bool operator==(const ContextLayout&, const ContextLayout&) = default;
 };
 
 // A ContextLayout of which a caller may leave fields open.

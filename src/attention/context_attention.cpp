@@ -51,8 +51,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("scale (float bits)", std::bit_cast<int32_t>(p.scale));
   mine.add("mask", static_cast<int64_t>(p.mask));
   mine.add("log_sum_exp", p.log_sum_exp);
-  parallel::ContextLayout::for_each(layout,
-                                    [&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
+  layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
   for (int rank = 0; rank < layout.ranks(); ++rank)
     mine.add(fmt::format("shard weight of context rank {}", rank), layout.shard_weight(rank));
   mine.add("softmax", static_cast<int64_t>(*s.softmax));

@@ -209,7 +209,7 @@ void each_field(Layout& layout, Body&& body) {
   for (auto* field : {&layout.data, &layout.vae_ranks, &layout.text_ranks, &layout.weight_shards, &layout.tensor})
     body(*field);
   body(layout.sharded);
-  parallel::ContextLayout::for_each(layout.context, [&](const char*, auto& field) { body(field); });
+  layout.context.for_each([&](const char*, auto& field) { body(field); });
 }
 
 void broadcast(comm::Communicator& world, ParallelLayout& layout) {

@@ -37,8 +37,7 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
             {"ring", layout.context.ring}, {"tensor", layout.tensor}, {"verdict", planner::verdict_name(c.verdict)},
             {"reason", c.reason}};
   if (c.verdict == planner::Verdict::kIllegal) return json;
-  parallel::ContextLayout::for_each(layout.context,
-                                    [&](const char* name, auto value) { json[name] = value_json(value); });
+  layout.context.for_each([&](const char* name, auto value) { json[name] = value_json(value); });
   if (!layout.context.shard_weights.empty()) json["shard_weights"] = layout.context.shard_weights;
   json["softmax"] = softmax_name(c.configuration.softmax);
   // 0: the library's own choice.

@@ -177,7 +177,7 @@ Seconds Ending::grace() const {
 
 std::unique_ptr<FinaliseLimit> Ending::limit_finalising() const {
   // Ranks that have not ended together come here whenever they like.
-  if (!released_) return nullptr;
+  if (!released_ && !stopped_) return nullptr;
   if (stopped_) {
     const Seconds left = grace() - (Clock::now() - stopped_at_);
     return std::make_unique<FinaliseLimit>(std::max(left, kFinalise), "");

@@ -25,6 +25,11 @@ void FinaliseLimit::wait() {
   std::unique_lock lock(mutex_);
   for (auto waited = limit_; waited.count() > 0; waited -= kSlice)
     if (changed_.wait_for(lock, kSlice, [this] { return finalised_; })) return;
+  // Whoever reads the output may be stopped, too.
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::_Exit(EXIT_FAILURE);
+  }).detach();
   if (!why_.empty()) print_error("zoetrope: {}\n", why_);
   std::fflush(stdout);
   std::_Exit(EXIT_FAILURE);
