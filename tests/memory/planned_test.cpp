@@ -36,6 +36,7 @@ fs::path reduced_model(const fs::path& folder, const char* name) {
       const JsonObject json = JsonObject::load(folder / expert / "config.json");
       if (json.has("added_kv_proj_dim")) values["added_kv_proj_dim"] = "1024";
       if (json.has("vace_layers")) values["vace_layers"] = "[0, 5]";
+      if (json.has("motion_encoder_size")) values["motion_encoder_size"] = "128";
       change(expert, values);
     }
   }
@@ -116,7 +117,7 @@ void expect_as_planned(pipeline::GenerateOptions options, const char* model = "w
   options.output = (folder / "a.gif").string();
   options.height = 256;
   options.width = 288;
-  options.num_frames = 5;
+  if (options.pose_video.empty()) options.num_frames = 5;  // else those of the video
   options.num_inference_steps = 2;
   options.threads = 2;
   const std::vector<Figures> figures = run(options);
@@ -186,6 +187,20 @@ TEST(Planned, ABatchOfVideos) {
   options.num_videos = options.batch_size = 3;
   options.guidance_scale = 1;
   expect_as_planned(options);
+}
+
+TEST(Planned, SegmentsOfABatch) {
+  pipeline::GenerateOptions options;
+  const TestFolder folder;
+  fs::create_directory(folder / "video");
+  for (int i = 0; i < 9; ++i) picture(folder / "video" / fmt::format("{}.png", i));
+  options.image = (folder / "video" / "0.png").string();
+  options.pose_video = options.face_video = (folder / "video").string();
+  options.segment_frame_length = 5;
+  options.num_videos = options.batch_size = 2;
+  options.guidance_scale = 1;
+  options.ranks = 2;
+  expect_as_planned(options, "wan2.2_animate_14b");
 }
 
 }  // namespace
