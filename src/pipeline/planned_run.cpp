@@ -52,10 +52,11 @@ ModelFolder checked_model(const GenerateOptions& options) {
 PlannedRun::PlannedRun(const GenerateOptions& given)
     : model(checked_model(given)),
       options(with_choices(with_size_of_inputs(given, model), model)),
-      plan(plan_run(options, model)) {
+      plan(plan_run(options, model)) {}
+
+std::vector<std::string> PlannedRun::missing_files() const {
   auto configs = model_configs(model);
-  for (const std::string& missing : use_named_files(options, configs))
-    plan.notes.push_back(fmt::format("{}: is not here; planned as the model publishes it", missing));
+  return use_named_files(options, configs);
 }
 
 MemoryQuestion PlannedRun::memory() const {

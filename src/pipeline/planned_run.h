@@ -1,7 +1,10 @@
 // A run that is planned and not started, as `zoetrope inspect` and `zoetrope plan` ask about it: generate's keys, with
-// the refusals that concern its memory and time. Reads configs, LoRA files, and the picture that max_area follows;
-// nothing else.
+// the refusals that concern its memory and time. Reads configs, LoRA files, and the picture that max_area follows,
+// and the headers of weight files that keys name; nothing else.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "pipeline/generate_options.h"
@@ -20,9 +23,11 @@ struct PlannedRun {
   GenerateOptions options;  // of the size that max_area makes
   RunPlan plan;
 
-  // Of one rank. The weights are as published and read from files, or computed by formula with weights=random. With a
-  // prompt its tokens are known.
+  // Of one rank. The weights are as published, or as in the files that keys name, and read from files; or computed by
+  // formula with weights=random. With a prompt its tokens are known.
   MemoryQuestion memory() const;
+  // Keys whose files are not here, as key=FILE: planned as the model is published.
+  std::vector<std::string> missing_files() const;
 };
 
 // Throws Error for the first key of the command line that neither memory nor time depend on: `command` would ignore it.

@@ -118,12 +118,11 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
-  // Segments are encoded and decoded between the steps of others.
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;
   if (o.weight_memory) size.weight_memory = static_cast<int64_t>(*o.weight_memory * 1e9);
-  size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
+  size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);

@@ -118,6 +118,8 @@ class Subject {
     return fmt::format("{}{}, {} x {}, {} frames{}", options_.folder.filename().string(), layers, o.width, o.height,
                        o.num_frames, batch);
   }
+  std::vector<std::string> missing_files() const { return run_.missing_files(); }
+
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
     std::vector<std::string> lines{
@@ -248,6 +250,8 @@ PlanReport plan_answer(const PlanOptions& options) {
   if (report.parts.empty()) throw *refusal;
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
     report.notes.push_back(note);
+  for (const std::string& file : subject.missing_files())
+    report.notes.push_back(fmt::format("{}: is not here; planned as the model is published", file));
   if (!options.ignored.empty()) report.notes.push_back(options.ignored);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);

@@ -36,21 +36,22 @@ class Builder {
   }
 
  private:
-  // Starts a phase with the items of all phases. `used`: the weights that the phase itself counts.
-  void phase(std::string name, const char* component, const WeightBytes* used) {
+  // Starts a phase with the items of all phases. `used`: the weights that the phase itself counts; `once`: it comes
+  // before the first segment.
+  void phase(std::string name, const char* component, const WeightBytes* used, bool once = false) {
     plan_.phases.push_back({std::move(name), component, {}});
     add("program", w_.program);
     add("latents and prompt", w_.per_rank * ranks_);
     add("pictures and videos", w_.inputs);
-    add("weights kept between runs", kept_besides(used));
+    add("weights kept between runs", kept_besides(used, once));
   }
 
-  Bytes kept_besides(const WeightBytes* used) const {
+  Bytes kept_besides(const WeightBytes* used, bool once) const {
     Bytes sum;
     const auto keep = [&](const WeightBytes& weights) {
       if (&weights != used) sum += weights.resident;
     };
-    if (w_.keeps_transformer)
+    if (w_.keeps_transformer || (w_.has_segments && !once))
       for (const Workload::Expert& expert : w_.experts) keep(expert.weights);
     if (!w_.keeps_vae) return sum;
     keep(w_.vae.weights);
@@ -62,7 +63,7 @@ class Builder {
   }
 
   void text_encoder() {
-    phase("text encoder", kTextEncoder, nullptr);
+    phase("text encoder", kTextEncoder, nullptr, true);
     add("weights", w_.text.weights.resident);
     add("layers being read", w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
     add("activations", w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
@@ -71,7 +72,7 @@ class Builder {
   void conditions() {
     const Workload::Conditions& c = w_.conditions;
     if (c.image_workspace > Bytes()) {
-      phase("image encoder", kConditions, nullptr);
+      phase("image encoder", kConditions, nullptr, true);
       add("weights", c.image_weights.resident);
       add("layers being read", c.image_weights.in_flight);
       add("activations", c.image_workspace);

@@ -27,6 +27,7 @@ struct Workload {
   int ranks_here = 1;  // that share this process; all others are in processes of their own
 
   bool keeps_transformer = false;  // weights of all experts stay between runs
+  bool has_segments = false;       // they stay between the segments of a run
   bool keeps_vae = false;          // those of the VAE
   Bytes kept_vae_encoder;          // with keeps_vae, whether or not this run encodes; zero for models without pictures
 

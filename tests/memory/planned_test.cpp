@@ -36,6 +36,7 @@ fs::path reduced_model(const fs::path& folder, const char* name) {
       const JsonObject json = JsonObject::load(folder / expert / "config.json");
       if (json.has("added_kv_proj_dim")) values["added_kv_proj_dim"] = "1024";
       if (json.has("vace_layers")) values["vace_layers"] = "[0, 5]";
+      if (json.has("inject_face_latents_blocks")) values["inject_face_latents_blocks"] = "4";
       if (json.has("motion_encoder_size")) values["motion_encoder_size"] = "128";
       change(expert, values);
     }

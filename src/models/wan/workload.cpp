@@ -351,6 +351,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.layout = layout;
   w.ranks_here = ranks_here;
   w.keeps_transformer = size.keeps_transformer;
+  w.has_segments = size.segments > 1;
   w.keeps_vae = size.keeps_vae;
   if (size.keeps_vae && configs.takes_pictures) w.kept_vae_encoder = encoder_resident_bytes(configs.vae, size);
   w.program = Bytes(size.program_bytes);
