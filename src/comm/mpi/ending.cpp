@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/print.h"
@@ -23,9 +24,9 @@ constexpr double kAnswerStopped = 2;
 constexpr Seconds kGather{0.25};  // for the others to say what they do, when a process has ended
 constexpr Seconds kPause{1};      // this long without a poll, and the process was stopped
 constexpr std::chrono::seconds kQuiet{2};
-constexpr Seconds kAbort{1};          // for MPI_Abort
-constexpr Seconds kFinalise{2};       // for MPI_Finalize of ranks that run, where the run has failed
+constexpr Seconds kFinalise{2};       // to meet and for MPI_Finalize of ranks that run, where the run has failed
 constexpr Seconds kFinaliseWell{10};  // the least elsewhere: many ranks may share a core
+constexpr Seconds kMeetNap{0.001};    // between two looks whether all have met
 
 }  // namespace
 
@@ -175,13 +176,10 @@ Seconds Ending::grace() const {
   return reporter_ ? kGrace : 3 * kGrace;
 }
 
-std::unique_ptr<FinaliseLimit> Ending::limit_finalising() const {
+std::optional<EndLimit> Ending::end_limit() const {
   // Ranks that have not ended together come here whenever they like.
-  if (!released_ && !stopped_) return nullptr;
-  if (stopped_) {
-    const Seconds left = grace() - (Clock::now() - stopped_at_);
-    return std::make_unique<FinaliseLimit>(std::max(left, kFinalise), "");
-  }
+  if (!released_ && !stopped_) return std::nullopt;
+  if (stopped_) return EndLimit{std::max<Seconds>(grace() - (Clock::now() - stopped_at_), kFinalise), ""};
   Seconds limit = std::max(Seconds(timeout_seconds_), kFinaliseWell);
   // One of them says so: the collector, or where that is stopped the first of the others.
   const int second = collector_ == 0 ? 1 : 0;
@@ -193,7 +191,21 @@ std::unique_ptr<FinaliseLimit> Ending::limit_finalising() const {
         "complete",
         rank_, limit.count());
   }
-  return std::make_unique<FinaliseLimit>(limit, std::move(why));
+  return EndLimit{limit, std::move(why)};
+}
+
+void Ending::meet(MPI_Comm all) const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(all, &request) != MPI_SUCCESS) return;
+  const std::optional<EndLimit> limit = end_limit();
+  Seconds waited{0};
+  Clock::time_point polled_at = Clock::now();
+  for (int met = 0; MPI_Test(&request, &met, MPI_STATUS_IGNORE) == MPI_SUCCESS && met == 0;) {
+    std::this_thread::sleep_for(kMeetNap);
+    const Clock::time_point now = Clock::now();
+    waited += std::min<Seconds>(now - std::exchange(polled_at, now), kPause);
+    if (limit && waited > limit->seconds) abort_run(limit->why);
+  }
 }
 
 // A rank that has ended waits for those that have not, for as long as they compute: rank 0 may encode a video. So it
@@ -241,13 +253,9 @@ bool Ending::only_silent_ones_run() const {
   return true;
 }
 
-void Ending::abort_run() {
+void Ending::abort_run(const std::string& why) {
   remove_unfinished_files();
-  // It asks the launcher, which another host may have and not answer.
-  std::thread([] {
-    std::this_thread::sleep_for(kAbort);
-    std::_Exit(EXIT_FAILURE);
-  }).detach();
+  print_and_exit_soon(why);
   MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
   std::_Exit(EXIT_FAILURE);
 }

@@ -5,16 +5,16 @@
 //   reporter         → prints the first failure that reaches it, kStop to all
 //   kStop arrives    → pending and later waits of that rank throw, so its body ends
 //   a body ends      → kEnded to the collector (the reporter after a failure, otherwise rank 0)
-//   all have ended   → collector sends kRelease; all ranks call MPI_Finalize
+//   all have ended   → collector sends kRelease; all ranks meet and call MPI_Finalize
 //   some do not end  → after kGrace seconds the reporter calls MPI_Abort, which ends stopped processes too
-//   some do not call MPI_Finalize, because they were stopped in between → after a while the others exit, and the
-//   launcher ends the job (srun: with --kill-on-bad-exit). Not where the program itself calls MPI_Finalize.
+//   some do not come, because they were stopped in between → after a while the others call MPI_Abort, too; inside
+//   MPI_Finalize they exit, and the launcher ends the job (srun: with --kill-on-bad-exit). Not where the program itself
+//   calls MPI_Finalize.
 //
 // Two failures are reported before a body ends: a wait that has passed its deadline, and a process that has ended.
 // After them less is waited for: until all have ended but those that do not answer, or for kGraceStalled.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +38,11 @@ class Ending {
   void poll();  // deadlines
   bool released() const { return released_; }
   bool failed() const { return stopped_; }
-  // For MPI_Finalize, without the mutex: what is left of a failed run's grace, else the deadline of a wait; null where
-  // the ranks have not ended together.
-  std::unique_ptr<FinaliseLimit> limit_finalising() const;
+  // The next two without the mutex. How long ranks that have ended are waited for: what is left of a failed run's
+  // grace, else the deadline of a wait; no limit where they have not ended together.
+  std::optional<EndLimit> end_limit() const;
+  // Waits for all ranks before MPI_Finalize, in which mpirun may crash or hang when a process goes.
+  void meet(MPI_Comm all) const;
   // Whether this process has been stopped for a while, or still is.
   bool is_paused() const;
 
@@ -54,7 +56,8 @@ class Ending {
   void look_for_ended_processes(Clock::time_point now);
   bool only_silent_ones_run() const;
   std::chrono::duration<double> grace() const;  // from the failure until ranks that have not ended are killed
-  [[noreturn]] static void abort_run();
+  // Prints `why`, unless it is empty.
+  [[noreturn]] static void abort_run(const std::string& why = "");
 
   Runtime& runtime_;
   const int rank_;

@@ -8,8 +8,7 @@
 
 namespace zoetrope::comm::mpi {
 
-FinaliseLimit::FinaliseLimit(std::chrono::duration<double> limit, std::string why)
-    : limit_(limit), why_(std::move(why)), thread_([this] { wait(); }) {}
+FinaliseLimit::FinaliseLimit(EndLimit limit) : limit_(std::move(limit)), thread_([this] { wait(); }) {}
 
 FinaliseLimit::~FinaliseLimit() {
   {
@@ -23,16 +22,19 @@ FinaliseLimit::~FinaliseLimit() {
 void FinaliseLimit::wait() {
   constexpr std::chrono::duration<double> kSlice{0.1};
   std::unique_lock lock(mutex_);
-  for (auto waited = limit_; waited.count() > 0; waited -= kSlice)
+  for (auto left = limit_.seconds; left.count() > 0; left -= kSlice)
     if (changed_.wait_for(lock, kSlice, [this] { return finalised_; })) return;
-  // Whoever reads the output may be stopped, too.
+  print_and_exit_soon(limit_.why);
+  std::_Exit(EXIT_FAILURE);
+}
+
+void print_and_exit_soon(const std::string& why) {
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     std::_Exit(EXIT_FAILURE);
   }).detach();
-  if (!why_.empty()) print_error("zoetrope: {}\n", why_);
+  if (!why.empty()) print_error("zoetrope: {}\n", why);
   std::fflush(stdout);
-  std::_Exit(EXIT_FAILURE);
 }
 
 }  // namespace zoetrope::comm::mpi

@@ -10,11 +10,15 @@
 
 namespace zoetrope::comm::mpi {
 
+struct EndLimit {
+  // In which this process runs; those in which it is itself stopped do not count.
+  std::chrono::duration<double> seconds;
+  std::string why;  // printed when they have passed, unless it is empty
+};
+
 class FinaliseLimit {
  public:
-  // Seconds in which this process runs; those in which it is itself stopped do not count. `why` is printed then, unless
-  // it is empty.
-  FinaliseLimit(std::chrono::duration<double> limit, std::string why);
+  explicit FinaliseLimit(EndLimit limit);
   ~FinaliseLimit();  // MPI_Finalize has returned
   FinaliseLimit(const FinaliseLimit&) = delete;
   FinaliseLimit& operator=(const FinaliseLimit&) = delete;
@@ -22,12 +26,15 @@ class FinaliseLimit {
  private:
   void wait();
 
-  const std::chrono::duration<double> limit_;
-  const std::string why_;
+  const EndLimit limit_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool finalised_ = false;
   std::thread thread_;
 };
+
+// Prints `why`, unless it is empty. From here on the process ends within a second, whatever the caller does: whoever
+// reads the output may be stopped, and a launcher on another host may not answer.
+void print_and_exit_soon(const std::string& why);
 
 }  // namespace zoetrope::comm::mpi

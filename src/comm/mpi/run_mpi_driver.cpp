@@ -1,5 +1,6 @@
 // A program for run_mpi_test.cpp to start under mpirun: each scenario ends a run in its own way. `driver SCENARIO`.
 #include <fcntl.h>
+#include <mpi.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -64,6 +65,8 @@ void stop_thread_behind_body(Communicator& comm, int stopped) {
   while (access(stuck_file().c_str(), F_OK) != 0) sleep_for(0.05);
   unlink(stuck_file().c_str());
 }
+
+bool g_stops_in_finalise = false;  // this process
 
 // Longer than the deadline, but never so long without a new step.
 void begin_steps(Communicator& comm) {
@@ -173,6 +176,9 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
        stop_thread_behind_body(comm, 1);
        if (comm.rank() == 0) throw Error("the output is not writable");
      }},
+    // Every rank but the stopped one is in MPI_Finalize then.
+    {"process_stops_in_finalise", [](Communicator& comm) { g_stops_in_finalise = comm.rank() == 1; }},
+    {"process_0_stops_in_finalise", [](Communicator& comm) { g_stops_in_finalise = comm.rank() == 0; }},
     {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
     {"leaves_without_mpi",
      [](Communicator& comm) {
@@ -183,6 +189,12 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
 };
 
 }  // namespace
+
+// In front of MPI's own.
+extern "C" int MPI_Finalize() {
+  if (g_stops_in_finalise) stop_this_process();
+  return PMPI_Finalize();
+}
 
 // Ranks that do not end together come to finish_mpi() when they like, here much later than any deadline.
 int finish_apart() {

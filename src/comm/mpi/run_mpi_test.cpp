@@ -195,12 +195,24 @@ TEST(RunMpi, StalledThreadIsNamedAndEndsTheRun) {
   expect_table(result, 4);
 }
 
-// Between the end of its body and MPI_Finalize, which waits for all ranks.
+// Between the end of its body and MPI_Finalize.
 TEST(RunMpi, ThreadThatStopsBehindItsBodyEndsTheRun) {
   constexpr const char* kSays = " s at the end of the run for ranks that are stopped or gone";
   expect_one_error(run("thread_stops_behind_its_body", 3), std::string("rank 0 waited 10") + kSays);
   expect_one_error(run("thread_0_stops_behind_its_body", 3), std::string("rank 1 waited 14") + kSays);
   expect_one_error(run("thread_stops_behind_its_body_and_one_fails", 3), "the output is not writable");
+}
+
+// mpirun itself may crash or hang when a process goes while others are in MPI_Finalize; the sentence is there first.
+TEST(RunMpi, ProcessThatStopsInFinaliseIsNotWaitedFor) {
+  for (const auto& [scenario, waits] : {std::pair("process_stops_in_finalise", "rank 0 waited 10 s"),
+                                        {"process_0_stops_in_finalise", "rank 1 waited 14 s"}}) {
+    SCOPED_TRACE(scenario);
+    const Outcome result = run(scenario, 3);
+    EXPECT_NE(result.exit_code, 0) << result.output;
+    EXPECT_EQ(count(result.output, "zoetrope: "), 1) << result.output;
+    EXPECT_EQ(count(result.output, std::string("zoetrope: ") + waits + " at the end of the run"), 1) << result.output;
+  }
 }
 
 TEST(RunMpi, RanksThatFinishApartWaitForEachOther) {

@@ -178,7 +178,11 @@ void Runtime::initialise() {
 }
 
 void Runtime::finalise() {
-  const std::unique_ptr<FinaliseLimit> limit = owns_mpi_ ? ending_->limit_finalising() : nullptr;
+  std::optional<FinaliseLimit> limit;
+  if (owns_mpi_) {
+    ending_->meet(control_);
+    if (auto seconds = ending_->end_limit()) limit.emplace(*std::move(seconds));
+  }
   for (size_t i = 0; i < requests_.size(); ++i)
     if (slots_[i].control_receive) {
       MPI_Cancel(&requests_[i]);
