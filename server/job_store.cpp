@@ -111,7 +111,7 @@ std::vector<JobRecord> JobStore::load(std::vector<std::string>& notes) {
   std::set<int64_t> numbers;
   for (const fs::path& folder : folders) {
     std::error_code error;
-    if (!fs::exists(folder / kJobFile, error)) {  // its beginning or its removal was cut off
+    if (!fs::exists(folder / kJobFile, error) && !error) {  // its beginning or its removal was cut off
       remove(folder.filename().string());
       continue;
     }

@@ -147,6 +147,19 @@ TEST(JobStore, SetsDamagedJobsAside) {
   EXPECT_EQ(folders, 2u);
 }
 
+TEST(JobStore, RemovesNoJobThatItCannotLookAt) {
+  const TestFolder folder;
+  JobStore store(folder / "state");
+  JobRecord job = record(1);
+  store.add_uploads(job, {{"latents", "bytes"}});
+  std::filesystem::create_symlink("job.json", store.folder_of(job.id) / "job.json");  // of itself
+  std::vector<std::string> notes;
+  EXPECT_TRUE(store.load(notes).empty());
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr(job.id));
+  EXPECT_EQ(file_bytes(store.folder() / "damaged" / job.id / "latents.safetensors"), "bytes");
+}
+
 TEST(JobStore, ATemporaryOneGoes) {
   std::filesystem::path folder;
   {
