@@ -48,7 +48,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWei
   const pipeline::ModelFolder& model = run.model;
   const pipeline::RunPlan& plan = run.plan;
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
-  pipeline::MemoryQuestion question = run.memory();
+  pipeline::MemoryQuestion question = run.memory;
   if (question.configs.mapped) {
     question.configs.transformer_file_bytes = stored.transformer_bytes;
     for (const auto& [component, dtype] : stored.dtypes) {

@@ -52,19 +52,11 @@ ModelFolder checked_model(const GenerateOptions& options) {
 PlannedRun::PlannedRun(const GenerateOptions& given)
     : model(checked_model(given)),
       options(with_choices(with_size_of_inputs(given, model), model)),
-      plan(plan_run(options, model)) {}
-
-std::vector<std::string> PlannedRun::missing_files() const {
-  auto configs = model_configs(model);
-  return use_named_files(options, configs);
-}
-
-MemoryQuestion PlannedRun::memory() const {
-  MemoryQuestion question{options, model_configs(model)};
-  question.configs.mapped = options.weights != WeightSource::kRandom;
-  use_named_files(options, question.configs);
-  if (!options.prompt.empty()) question.prompt_tokens = token_counts(plan);
-  return question;
+      plan(plan_run(options, model)),
+      memory{options, model_configs(model)} {
+  memory.configs.mapped = options.weights != WeightSource::kRandom;
+  missing_files = use_named_files(options, memory.configs);
+  if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);
 }
 
 void refuse_keys_of_running(const OptionSet& keys, const char* command) {

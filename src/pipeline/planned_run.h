@@ -25,9 +25,9 @@ struct PlannedRun {
 
   // Of one rank. The weights are as published, or as in the files that keys name, and read from files; or computed by
   // formula with weights=random. With a prompt its tokens are known.
-  MemoryQuestion memory() const;
+  MemoryQuestion memory;
   // Keys whose files are not here, as key=FILE: planned as the model is published.
-  std::vector<std::string> missing_files() const;
+  std::vector<std::string> missing_files;
 };
 
 // Throws Error for the first key of the command line that neither memory nor time depend on: `command` would ignore it.

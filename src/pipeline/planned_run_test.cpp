@@ -44,7 +44,7 @@ std::string lora(const char* key) {
                      (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests/golden/loras/peft.safetensors").string());
 }
 
-planner::Bytes peak_of(const PlannedRun& run) { return memory_plan(run.memory()).peak().total(); }
+planner::Bytes peak_of(const PlannedRun& run) { return memory_plan(run.memory).peak().total(); }
 
 TEST(PlannedRun, TheSizeFollowsThePicture) {
   const PlannedRun run = planned("wan21_i2v", {picture("image"), "max_area=2560"});
@@ -63,16 +63,16 @@ TEST(PlannedRun, InputsAreThoseOfTheModelAndMayBeMissing) {
               StartsWith("image: this model (text to video) takes a prompt alone"));
   EXPECT_THAT(refusal("wan21_vace", {"mask=mask.mp4"}), StartsWith("mask: masks the frames of control_video"));
   // Nothing of a picture is read but the shape that max_area follows.
-  const auto inputs = [](const PlannedRun& run) { return run_size(run.memory()).inputs_bytes; };
+  const auto inputs = [](const PlannedRun& run) { return run_size(run.memory).inputs_bytes; };
   EXPECT_EQ(inputs(planned("wan21_i2v", {})), 0);
   EXPECT_GT(inputs(planned("wan21_i2v", {"image=cat.png"})), 0);
 }
 
 TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {
   const PlannedRun plain = planned("wan21_t2v", {}), merged = planned("wan21_t2v", {lora("lora")});
-  EXPECT_EQ(plain.memory().configs.merge_scratch, 0);
-  EXPECT_EQ(merged.memory().configs.merge_scratch, model_configs(ModelFolder::open(merged.options)).merge_scratch);
-  EXPECT_GT(merged.memory().configs.merge_scratch, 0);
+  EXPECT_EQ(plain.memory.configs.merge_scratch, 0);
+  EXPECT_EQ(merged.memory.configs.merge_scratch, model_configs(ModelFolder::open(merged.options)).merge_scratch);
+  EXPECT_GT(merged.memory.configs.merge_scratch, 0);
   EXPECT_THAT(lora_lines(merged.model),
               ElementsAre(EndsWith("peft.safetensors: strength 1, 20 tensors of transformer, ranks 2 to 4")));
   EXPECT_THAT(refusal("wan21_t2v", {lora("lora_low")}), AllOf(StartsWith("lora_low"), HasSubstr("no two experts")));
@@ -81,8 +81,8 @@ TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {
 }
 
 TEST(PlannedRun, APromptHasItsTokens) {
-  EXPECT_TRUE(planned("wan21_t2v", {}).memory().prompt_tokens.empty());
-  const std::vector<int64_t> tokens = planned("wan21_t2v", {"prompt=a red cat"}).memory().prompt_tokens;
+  EXPECT_TRUE(planned("wan21_t2v", {}).memory.prompt_tokens.empty());
+  const std::vector<int64_t> tokens = planned("wan21_t2v", {"prompt=a red cat"}).memory.prompt_tokens;
   ASSERT_EQ(tokens.size(), 2u);
   EXPECT_GT(tokens[0], 1);
   EXPECT_EQ(tokens[1], 1);  // </s>
@@ -90,19 +90,19 @@ TEST(PlannedRun, APromptHasItsTokens) {
 }
 
 TEST(PlannedRun, RandomWeightsAreNotMapped) {
-  EXPECT_TRUE(planned("wan21_t2v", {}).memory().configs.mapped);
-  EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory().configs.mapped);
+  EXPECT_TRUE(planned("wan21_t2v", {}).memory.configs.mapped);
+  EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory.configs.mapped);
 }
 
 TEST(PlannedRun, FewerLayersNeedLessMemoryAndTime) {
   const PlannedRun whole = planned("wan22_t2v", {}), cut = planned("wan22_t2v", {"layers=1"});
-  const auto question = [](const PlannedRun& run) { return run_question(run.plan, run.model, run.memory(), 1); };
+  const auto question = [](const PlannedRun& run) { return run_question(run.plan, run.model, run.memory, 1); };
   EXPECT_EQ(question(cut).work.layers, 1);
   EXPECT_EQ(2 * question(cut).work.layers, question(whole).work.layers);
   EXPECT_LT(question(cut).work.weights_read.count(), question(whole).work.weights_read.count());
   const auto denoising = [](const PlannedRun& run) {
     int64_t most = 0;
-    for (const planner::MemoryPhase& phase : memory_plan(run.memory()).phases)
+    for (const planner::MemoryPhase& phase : memory_plan(run.memory).phases)
       if (phase.name.starts_with("denois")) most = std::max(most, phase.total().count());
     return most;
   };

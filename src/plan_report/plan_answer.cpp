@@ -88,7 +88,7 @@ class Subject {
 
   // As this program would run it: on CPUs weights that do not fit are streamed or shared.
   pipeline::WeightsToFit question(const Machine& machine, int ranks) const {
-    pipeline::MemoryQuestion memory = run_.memory();
+    pipeline::MemoryQuestion memory = run_.memory;
     memory.options.threads = machine.threads;
     const int of_host = std::min(ranks, std::max(1, machine.hardware.devices_per_host));
     const int here = machine.shares_process ? of_host : 1;
@@ -118,7 +118,7 @@ class Subject {
     return fmt::format("{}{}, {} x {}, {} frames{}", options_.folder.filename().string(), layers, o.width, o.height,
                        o.num_frames, batch);
   }
-  std::vector<std::string> missing_files() const { return run_.missing_files(); }
+  std::vector<std::string> missing_files() const { return run_.missing_files; }
 
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
