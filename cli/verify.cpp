@@ -75,8 +75,7 @@ std::string certificate_text(const std::string& file, comm::Communicator* world)
   std::string text, refusal;
   if (world == nullptr || world->rank() == 0) {
     try {
-      std::error_code error;
-      if (!fs::exists(file, error)) check_writable(file);
+      if (!is_there(file)) check_writable(file);
       else if (text = read_file(file); text.empty()) fail("{} is empty", file);
     } catch (const std::exception& error) {
       refusal = error.what();

@@ -36,6 +36,11 @@ std::optional<FileStamp> stamp_of(const std::filesystem::path& path) {
   return stamp_of(status);
 }
 
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 void wait_until_past(const FileStamp& stamp) {
   using std::chrono::nanoseconds;
   const nanoseconds step(stamp.coarse() ? 2'000'000'000 : 10'000'000);

@@ -28,6 +28,8 @@ struct FileStamp {
 
 // Of the file that has this name now; empty if there is none.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
+// Whether something has this name; what cannot be accessed counts as absent.
+bool is_there(const std::filesystem::path& path);
 // Returns when no later change of the file can have the times of `stamp`: at once if the stamp is older than the
 // resolution of its times.
 void wait_until_past(const FileStamp& stamp);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace zoetrope {
 namespace {
@@ -43,10 +44,7 @@ bool same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string if_exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored) ? path : "";
-}
+std::string if_exists(const std::string& path) { return is_there(path) ? path : ""; }
 
 void check_files_differ(std::initializer_list<NamedFile> files) {
   for (const NamedFile* file = files.begin(); file != files.end(); ++file) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/json.h"
 
 namespace zoetrope::io {
@@ -12,11 +13,6 @@ namespace zoetrope::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool present(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 fs::path single_file(const fs::path& folder, const std::string& stem) { return folder / (stem + ".safetensors"); }
 fs::path index_file(const fs::path& folder, const std::string& stem) {
@@ -50,14 +46,14 @@ std::string nearest(const std::vector<std::string>& names, const std::string& wa
 }  // namespace
 
 bool Checkpoint::exists(const fs::path& folder, const std::string& stem) {
-  return present(index_file(folder, stem)) || present(single_file(folder, stem));
+  return is_there(index_file(folder, stem)) || is_there(single_file(folder, stem));
 }
 
 Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
   const fs::path index = index_file(folder, stem), single = single_file(folder, stem);
-  if (!present(index)) {
-    if (present(single)) return open_file(single);
-    if (!present(folder)) fail("{}: no such folder of weights", folder.string());
+  if (!is_there(index)) {
+    if (is_there(single)) return open_file(single);
+    if (!is_there(folder)) fail("{}: no such folder of weights", folder.string());
     fail("{}: holds no weights; {} or {} must be there", folder.string(), single.filename().string(),
          index.filename().string());
   }
@@ -72,7 +68,7 @@ Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
     auto [opened, is_new] = shards.try_emplace(shard, nullptr);
     if (is_new) {
       check_shard_name(index, shard);
-      if (!present(folder / shard)) fail("{}: shard '{}' is missing in the folder", index.string(), shard);
+      if (!is_there(folder / shard)) fail("{}: shard '{}' is missing in the folder", index.string(), shard);
       contents->files.push_back(TensorFile::open(folder / shard));
       opened->second = contents->files.back().get();
     }

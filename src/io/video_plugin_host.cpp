@@ -32,8 +32,7 @@ const VideoPlugin* load(std::string& reason) {
   std::vector<std::string> looked;
   for (const std::filesystem::path& folder : places()) {
     const std::filesystem::path file = folder / kLibrary;
-    std::error_code ignored;
-    if (!std::filesystem::exists(file, ignored)) {
+    if (!is_there(file)) {
       looked.push_back(folder.string());
       continue;
     }

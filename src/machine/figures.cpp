@@ -128,8 +128,7 @@ fs::path figures_path(const MachineKey& key) {
 }
 
 std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
-  std::error_code error;
-  if (path.empty() || !fs::exists(path, error)) return std::nullopt;
+  if (path.empty() || !is_there(path)) return std::nullopt;
   try {
     const JsonObject document = JsonObject::parse(read_file(path, kMostBytes, InputFile::Kind::kCache), path.string());
     if (document.get<int64_t>("format") != kFormat || document.object("key").raw() != to_json(key)) return std::nullopt;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/original_repository.h"
@@ -37,11 +38,6 @@ bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
 }
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // The folder of models that a transformer's file lies in; empty for files elsewhere.
 fs::path folder_around(const fs::path& transformer) {
   std::error_code ignored;

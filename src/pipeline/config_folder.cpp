@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/folders.h"
+#include "base/input_file.h"
 #include "base/options.h"
 
 namespace zoetrope::pipeline {
@@ -75,7 +76,7 @@ std::optional<fs::path> yaml_of_config(const fs::path& model) {
   if (!configs || !fs::equivalent(model.parent_path(), *configs, ignored)) return std::nullopt;
   fs::path yaml = model;
   yaml += ".yml";
-  return fs::exists(yaml, ignored) ? std::optional(yaml) : std::nullopt;
+  return is_there(yaml) ? std::optional(yaml) : std::nullopt;
 }
 
 }  // namespace zoetrope::pipeline

@@ -113,8 +113,7 @@ std::filesystem::path Int8Calibration::default_file() { return in_user_cache("in
 
 std::vector<Int8Errors> Int8Calibration::entries() const {
   std::vector<Int8Errors> result;
-  std::error_code error;
-  if (file_.empty() || !std::filesystem::exists(file_, error)) return result;
+  if (file_.empty() || !is_there(file_)) return result;
   try {
     const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
     const JsonObject document = JsonObject::parse(text, file_.string());

@@ -108,10 +108,7 @@ void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs:
        folder.string(), fmt::join(files, ", "));
 }
 
-bool Journal::is_in(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / kState, ignored) || fs::exists(folder / kPrevious, ignored);
-}
+bool Journal::is_in(const fs::path& folder) { return is_there(folder / kState) || is_there(folder / kPrevious); }
 
 Journal::Journal(const fs::path& folder, const Note& note)
     : folder_(folder),
@@ -155,7 +152,7 @@ std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& not
   } catch (const NewerFormat&) {
     throw;
   } catch (const Error& error) {
-    if (!fs::exists(folder / kPrevious, ignored)) throw;
+    if (!is_there(folder / kPrevious)) throw;
     journal->resumed_ = journal->read(kPrevious);
     fs::rename(folder / kPrevious, folder / kState, ignored);  // the next record must not replace the only good one
     if (note) note(fmt::format("Note: {}; goes on from the record before", error.what()));

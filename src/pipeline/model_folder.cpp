@@ -7,6 +7,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/run_files.h"
 #include "io/random_weights.h"
 #include "kernels/gemm/packed.h"
@@ -345,8 +346,7 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   attention::check_attention_dtype(options.strategy.attention_dtype, activation_dtype(options));
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
-  std::error_code error;
-  if (named && !fs::exists(file.file(), error))
+  if (named && !is_there(file.file()))
     fail("int8_calibration={}: there is no such file; `zoetrope int8` writes it", options.int8_calibration);
   const double budget = options.budget.value_or(kDefaultBudget);
   for (size_t i = 0; i < model.experts.size(); ++i) {

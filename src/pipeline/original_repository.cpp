@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/json.h"
 #include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
@@ -17,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *kHighNoise = "high_noise_model", *kLowNoise = "low_noise_model", *kConfig = "config.json";
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "base/available_cores.h"
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/input_file.h"
 #include "comm/launcher.h"
 #include "kernels/cpu_features.h"
 #include "pipeline/admission.h"
@@ -132,8 +133,7 @@ std::vector<fs::path> calibrated_files(const Job& job, std::vector<std::string>&
     else if (job.hosts > 1) of_one_host.push_back(file.path.filename().string());
     else files.push_back(file.path);
   }
-  std::error_code ignored;
-  if (fs::exists(of_threads, ignored)) {
+  if (is_there(of_threads)) {
     if (job.hosts > 1) of_one_host.push_back(of_threads.filename().string());
     else files.push_back(of_threads);
   }
@@ -215,8 +215,7 @@ Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int
 planner::HardwareProfile find_profile(const std::string& hardware) {
   // A file is one without the folder of names, too.
   const std::optional<fs::path> configs = find_config_folder();
-  std::error_code ignored;
-  if (!configs && fs::exists(hardware, ignored)) return planner::load_hardware(hardware);
+  if (!configs && is_there(hardware)) return planner::load_hardware(hardware);
   return planner::find_hardware(hardware, hardware_folder(configs ? *configs : config_folder()));
 }
 

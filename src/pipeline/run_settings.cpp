@@ -38,9 +38,8 @@ namespace {
 // was called.
 void look_beside(const fs::path& yaml, fs::path& named) {
   if (named.empty() || named.is_absolute()) return;
-  std::error_code ignored;
   const fs::path beside = yaml.parent_path() / named;
-  if (fs::exists(beside, ignored)) named = beside.lexically_normal();
+  if (is_there(beside)) named = beside.lexically_normal();
 }
 bool names_file(const std::string& prompt) { return prompt.starts_with('@') && !prompt.starts_with("@@"); }
 

@@ -7,6 +7,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "comm/launcher.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
@@ -64,8 +65,7 @@ std::vector<std::string> use_named_files(const GenerateOptions& options, wan::Mo
   }
   for (const auto& [name, path] : files) {
     if (name == "tokenizer") continue;
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) {
+    if (!is_there(path)) {
       missing.push_back(fmt::format("{}={}", name, path.string()));
       continue;
     }

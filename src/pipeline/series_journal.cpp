@@ -26,11 +26,6 @@ constexpr const char* kRanks = "ranks";
 constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // As they would be typed anywhere else.
 std::map<std::string, std::string> settings_anywhere(GenerateOptions options) {
   const auto make_absolute = [](fs::path& file) {

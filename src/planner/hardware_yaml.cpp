@@ -241,8 +241,7 @@ HardwareProfile find_hardware(const std::string& name, const fs::path& folder) {
   const std::vector<std::string> names = hardware_names(folder);
   if (std::find(names.begin(), names.end(), name) != names.end()) return load_hardware(folder / (name + kEnding));
   const fs::path path(name);
-  std::error_code error;
-  if (path.has_parent_path() || path.extension() == kEnding || fs::exists(path, error)) return load_hardware(path);
+  if (path.has_parent_path() || path.extension() == kEnding || is_there(path)) return load_hardware(path);
   const std::string known = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
   if (name.empty()) fail("a hardware profile needs a name; there are: {}", known);
   // No nearest name: another product is not what was meant, however alike the names are.

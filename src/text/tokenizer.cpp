@@ -13,15 +13,6 @@
 
 namespace zoetrope::text {
 
-namespace {
-
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be accessed counts as absent
-  return std::filesystem::exists(path, ignored);
-}
-
-}  // namespace
-
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path)) {
     if (path.extension() == ".json") return Tokenizer(load_tokenizer_json(path));

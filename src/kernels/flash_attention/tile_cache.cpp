@@ -94,8 +94,7 @@ std::filesystem::path TileCache::default_file() { return in_user_cache("tiles.js
 
 std::vector<TileEntry> TileCache::entries() const {
   std::vector<TileEntry> result;
-  std::error_code error;
-  if (file_.empty() || !std::filesystem::exists(file_, error)) return result;
+  if (file_.empty() || !is_there(file_)) return result;
   try {
     const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
     const JsonObject document = JsonObject::parse(text, file_.string());
