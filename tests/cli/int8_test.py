@@ -221,7 +221,7 @@ def blocks_are_chosen_within_a_budget(cwd):
     (pathlib.Path(cwd) / "c.json").unlink()
     # What int8 leaves of a budget is the step cache's.
     cache = ["cache=tea", "cache_coefficients=1,0", "guidance_scale=5"]
-    spent = float(made(cwd, *chosen, f"budget={both}")[1].split("predicted ")[1].split(" %")[0]) / 100
+    spent = float(made(cwd, *chosen, f"budget={both}")[1].split("int8 (0-1; predicted ")[1].split(" %")[0]) / 100
     said = made(cwd, *chosen, "budget=0.5", *cache)[1]
     left = float(said.split("step cache tea, threshold ")[1].split()[0])
     assert abs(left - (0.25 - spent ** 2) ** 0.5) < 0.01, (left, spent, said)
