@@ -136,10 +136,8 @@ class Inspection {
     print("{}: {}", printable(folder_.string()), printable(index.class_name));
     if (index.boundary_ratio) print(", boundary_ratio {}", *index.boundary_ratio);
     configs_only_ = true;
-    for (const auto& [name, stem] :
-         {std::pair("transformer", pipeline::kDiffusersStem), std::pair("text_encoder", pipeline::kTextEncoderStem),
-          std::pair("vae", pipeline::kDiffusersStem)})
-      configs_only_ &= files_.count(name) == 0 && !io::Checkpoint::exists(folder_ / name, stem);
+    for (const char* name : {"transformer", "text_encoder", "vae"})
+      configs_only_ &= files_.count(name) == 0 && !io::Checkpoint::exists(folder_ / name, pipeline::stem_of(name));
     print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);

@@ -145,10 +145,8 @@ class Search {
   }
 
   bool is_open(const Place& place) const {
-    const char* stem = place.component == kOthers[0].component || place.component == kOthers[2].component
-                           ? kTextEncoderStem
-                           : kDiffusersStem;
-    return (options_.*place.file).empty() && !io::Checkpoint::exists(configs() / place.component, stem);
+    return (options_.*place.file).empty() &&
+           !io::Checkpoint::exists(configs() / place.component, stem_of(place.component));
   }
 
   // `components`: of the model's own configs; null: any known model.

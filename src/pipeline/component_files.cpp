@@ -179,6 +179,10 @@ bool has_two_experts(const std::string& model) {
 
 }  // namespace
 
+const char* stem_of(const std::string& component) {
+  return component.ends_with("_encoder") ? kTextEncoderStem : kDiffusersStem;
+}
+
 const char* kind_text(FileKind kind) {
   switch (kind) {
     case FileKind::kTransformer:

@@ -18,6 +18,7 @@ namespace zoetrope::pipeline {
 // Published names of weight files, without their endings.
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
+const char* stem_of(const std::string& component);
 
 // A component with weights, as its config describes it.
 struct Component {

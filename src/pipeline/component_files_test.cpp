@@ -20,15 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // A transformer of `model` in the original names, all zeros: the file has no blocks on the disk.
 class ComponentFiles : public testing::Test {
  protected:
-  fs::path transformer(const std::string& model, const std::string& file) const {
+  // `without`: a tensor that is left out.
+  fs::path transformer(const std::string& model, const std::string& file, const std::string& without = "") const {
     const auto config = wan::TransformerConfig::load(config_folder() / model / "transformer" / "config.json");
     std::string header = "{";
     int64_t bytes = 0;
     for (const io::TensorSpec& spec : wan::transformer_tensors(config)) {
+      if (spec.name == without) continue;
       const int64_t size = spec.shape.size() * 2;
       header +=
           fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": {}, "data_offsets": [{}, {}]}})", bytes == 0 ? "" : ", ",
@@ -85,6 +88,24 @@ TEST_F(ComponentFiles, OneExpertAloneIsAskedForTheOther) {
               testing::AllOf(HasSubstr("one expert of wan2.2_t2v_a14b"), HasSubstr("model=wan2.1_t2v_14b")));
   const fs::path small = transformer("wan2.1_t2v_1.3b", "small.safetensors");
   EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
+}
+
+TEST_F(ComponentFiles, TheNearestModelAndWhatDiffersAreNamed) {
+  const fs::path cut = transformer("wan2.1_t2v_1.3b", "cut.safetensors", "blocks.7.attn1.to_q.weight");
+  EXPECT_THAT(models(cut), IsEmpty());
+  EXPECT_THAT(error_of([&] { model_of(cut, ""); }),
+              testing::AllOf(HasSubstr("none of the known models; name a folder with its configs as model=; "
+                                       "wan2.1_t2v_1.3b is the nearest: tensor 'blocks.7.self_attn.q.weight' is "
+                                       "missing (have 824 of 825)"),
+                             testing::Not(HasSubstr("cut.safetensors: tensor"))));
+}
+
+TEST_F(ComponentFiles, OneOfSeveralFilesIsNoComponent) {
+  const fs::path part = transformer("wan2.1_t2v_1.3b", "diffusion_pytorch_model-00001-of-00006.safetensors");
+  EXPECT_THAT(error_of([&] { model_of(part, ""); }),
+              HasSubstr("is one of 6 files that hold the weights together, by its name; name their folder instead"));
+  const fs::path only = transformer("wan2.1_t2v_1.3b", "diffusion_pytorch_model-00001-of-00001.safetensors");
+  EXPECT_EQ(model_of(only, ""), "wan2.1_t2v_1.3b");
 }
 
 }  // namespace

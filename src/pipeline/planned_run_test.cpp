@@ -94,6 +94,17 @@ TEST(PlannedRun, RandomWeightsAreNotMapped) {
   EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory.configs.mapped);
 }
 
+TEST(PlannedRun, KeysMayNameFoldersOfWeights) {
+  for (const std::string component : {"transformer", "text_encoder", "vae"}) {
+    SCOPED_TRACE(component);
+    const PlannedRun plain = planned("wan21_t2v", {});
+    const std::string folder = plain.options.model + "/" + component;
+    const PlannedRun named = planned("wan21_t2v", {component + "=" + folder});
+    EXPECT_TRUE(named.missing_files.empty());
+    EXPECT_EQ(peak_of(named), peak_of(plain));
+  }
+}
+
 TEST(PlannedRun, FewerLayersNeedLessMemoryAndTime) {
   const PlannedRun whole = planned("wan22_t2v", {}), cut = planned("wan22_t2v", {"layers=1"});
   const auto question = [](const PlannedRun& run) { return run_question(run.plan, run.model, run.memory, 1); };

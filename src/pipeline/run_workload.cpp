@@ -69,7 +69,7 @@ std::vector<std::string> use_named_files(const GenerateOptions& options, wan::Mo
       missing.push_back(fmt::format("{}={}", name, path.string()));
       continue;
     }
-    const io::Checkpoint file = open_component(path, {.name = name, .stem = kDiffusersStem, .tensors = {}});
+    const io::Checkpoint file = open_component(path, {.name = name, .stem = stem_of(name), .tensors = {}});
     auto& stored = configs.stored;
     (name == "text_encoder"    ? stored.text_encoder
      : name == "image_encoder" ? stored.image_encoder
