@@ -104,8 +104,7 @@ std::string use_of(const io::Checkpoint& file) {
   const std::string what = pipeline::kind_text(kind);
   if (kind == pipeline::FileKind::kLora) return "a LoRA file: pass it with lora=";
   const std::vector<std::string> models = pipeline::models_with(file, kind);
-  if (models.empty())
-    return what + " of none of the known models; pass it together with model=FOLDER, which has its configs";
+  if (models.empty()) return what + "; " + pipeline::why_of_no_model(file, kind);
   return fmt::format("{} of {}", what, fmt::join(models, ", "));
 }
 

@@ -42,6 +42,23 @@ class Names {
   }
 
   NamesInFile find(const TensorTable& table, const TensorTable& used) {
+    const std::set<std::string> known = find_places(table);
+    for (const TensorSpec& spec : used) require(spec, used.size());
+    refuse_others(known);
+    return std::move(found_);
+  }
+
+  size_t count(const TensorTable& table, const TensorTable& used) {
+    find_places(table);
+    return static_cast<size_t>(std::count_if(used.begin(), used.end(), [&](const TensorSpec& spec) {
+      const auto found = found_.places.find(spec.name);
+      return found != found_.places.end() && has_shape(found->second.in_file, spec.shape);
+    }));
+  }
+
+ private:
+  // Returns the names, without the prefix, that a file of this scheme may have.
+  std::set<std::string> find_places(const TensorTable& table) {
     choose_scheme(table);
     std::set<std::string> known;
     for (const TensorSpec& spec : table) {
@@ -52,12 +69,9 @@ class Names {
       place.name = found_.prefix + place.name;
       found_.places[spec.name] = {std::move(place), spec.shape};
     }
-    for (const TensorSpec& spec : used) require(spec, used.size());
-    refuse_others(known);
-    return std::move(found_);
+    return known;
   }
 
- private:
   // The one that most of the file's names belong to.
   void choose_scheme(const TensorTable& table) {
     size_t most = 0;
@@ -89,12 +103,19 @@ class Names {
            found_.prefix, place_of(spec).name, std::min(found_.places.size(), count), count);
     }
     const TensorAlias& place = found->second.in_file;
-    Shape wanted = spec.shape;
-    if (place.transposed) std::swap(wanted[0], wanted[1]);
-    wanted[0] *= place.parts;
-    const Shape stored = stored_.info(place.name).shape;
-    if (without_ones(stored) == without_ones(wanted)) return;
-    fail("{}: tensor '{}' has shape {}, expected {}", where(), place.name, stored.to_string(), wanted.to_string());
+    if (has_shape(place, spec.shape)) return;
+    fail("{}: tensor '{}' has shape {}, expected {}", where(), place.name, stored_.info(place.name).shape.to_string(),
+         shape_in_file(place, spec.shape).to_string());
+  }
+
+  static Shape shape_in_file(const TensorAlias& place, Shape shape) {
+    if (place.transposed) std::swap(shape[0], shape[1]);
+    shape[0] *= place.parts;
+    return shape;
+  }
+
+  bool has_shape(const TensorAlias& place, const Shape& shape) const {
+    return without_ones(stored_.info(place.name).shape) == without_ones(shape_in_file(place, shape));
   }
 
   void refuse_others(const std::set<std::string>& known) const {
@@ -216,6 +237,11 @@ class NamedSource final : public WeightSource {
 NamesInFile names_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
                           const FileRules& rules) {
   return Names(stored, rules).find(table, used);
+}
+
+size_t count_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
+                     const FileRules& rules) {
+  return Names(stored, rules).count(table, used);
 }
 
 std::shared_ptr<const WeightSource> named_source(std::shared_ptr<const WeightSource> stored,

@@ -37,6 +37,10 @@ struct NamesInFile {
 NamesInFile names_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
                           const FileRules& rules);
 
+// How many tensors of `used` have their name and shape in the file, whatever else is in it.
+size_t count_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
+                     const FileRules& rules);
+
 std::shared_ptr<const WeightSource> named_source(std::shared_ptr<const WeightSource> stored,
                                                  std::shared_ptr<const NamesInFile> names);
 

@@ -115,13 +115,50 @@ io::TensorTable needed_tensors(const Component& component, const JsonObject& con
   return encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), encoders::ClipTensors::kUsed);
 }
 
-bool has_names(const io::WeightSource& stored, const Component& component, const io::TensorTable& used) {
+// What keeps the file from being one of these tensors, without the file's name; empty where nothing does.
+std::string defect(const io::Checkpoint& file, const Component& component, const io::TensorTable& used) {
   try {
-    io::names_in_file(stored, component.tensors, used, component.files);
-    return true;
-  } catch (const Error&) {
-    return false;
+    names_of(file, component, used);
+    return "";
+  } catch (const Error& error) {
+    const std::string text = error.what(), where = file.files().front()->path().string() + ": ";
+    return text.starts_with(where) ? text.substr(where.size()) : text;
   }
+}
+
+// "model-00002-of-00007.safetensors" alone is no component.
+void refuse_parts(const fs::path& file) {
+  const std::string name = file.filename().string();
+  std::smatch match;
+  if (!std::regex_search(name, match, std::regex("-[0-9]{5}-of-([0-9]{5})\\."))) return;
+  const int files = std::stoi(match[1]);
+  if (files == 1) return;
+  if (file.extension() == ".gguf") {
+    fail("{}: is one of {} parts, by its name; join them first, with llama-gguf-split --merge", file.string(), files);
+  }
+  fail("{}: is one of {} files that hold the weights together, by its name; name their folder instead", file.string(),
+       files);
+}
+
+// Of each known model that has it, with those of its tensors that a file must have.
+struct KnownComponent {
+  std::string model;
+  Component component;
+  io::TensorTable needed;
+};
+
+std::vector<KnownComponent> known_components(FileKind kind) {
+  std::vector<KnownComponent> known;
+  const std::string name = folder_of(kind);
+  for (const std::string& model : config_names()) {
+    const fs::path config = config_folder() / model / name / "config.json";
+    if (!fs::exists(config)) continue;
+    const auto json = JsonObject::load(config);
+    Component component = component_of(name, kClassOfImageEncoder, json);
+    io::TensorTable needed = needed_tensors(component, json);
+    known.push_back({model, std::move(component), std::move(needed)});
+  }
+  return known;
 }
 
 // Whether a file's name has the word by itself, or before "noise".
@@ -236,6 +273,7 @@ io::TensorTable used_tensors(const Component& component, const fs::path& configs
 
 FileKind kind_of(const io::Checkpoint& checkpoint) {
   const io::TensorFile& file = *checkpoint.files().front();
+  if (checkpoint.files().size() == 1) refuse_parts(file.path());
   const std::string path = file.path().string(), named = architecture(file);
   const std::vector<std::string> names = checkpoint.names();
   const bool known = named.empty() || named == "wan" || named == "t5" || named == "t5encoder";
@@ -286,10 +324,7 @@ ComponentAlone open_alone(const fs::path& path, const std::string& model) {
     config = model_or_config(model) / name / "config.json";
   } else if (!folder) {
     const std::vector<std::string> models = models_with(*file, kind);
-    if (models.empty()) {
-      fail("{}: its tensors are those of none of the known models; name a folder with its configs as model=",
-           path.string());
-    }
+    if (models.empty()) fail("{}: {}", path.string(), why_of_no_model(*file, kind));
     config = config_folder() / models.front() / name / "config.json";
   }
   const auto json = JsonObject::load(config);
@@ -318,17 +353,31 @@ int64_t checkpoint_bytes(const io::Checkpoint& checkpoint) {
 }
 
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind) {
-  const auto stored = io::checkpoint_source(checkpoint);
-  const std::string name = folder_of(kind);
   std::vector<std::string> models;
-  for (const std::string& model : config_names()) {
-    const fs::path config = config_folder() / model / name / "config.json";
-    if (!fs::exists(config)) continue;
-    const auto json = JsonObject::load(config);
-    const Component component = component_of(name, kClassOfImageEncoder, json);
-    if (has_names(*stored, component, needed_tensors(component, json))) models.push_back(model);
-  }
+  for (const KnownComponent& known : known_components(kind))
+    if (defect(checkpoint, known.component, known.needed).empty()) models.push_back(known.model);
   return models;
+}
+
+std::string why_of_no_model(const io::Checkpoint& checkpoint, FileKind kind) {
+  const auto stored = io::checkpoint_source(checkpoint);
+  const std::vector<KnownComponent> all = known_components(kind);
+  const auto part = [&](const KnownComponent& known) {
+    const auto& [name, stem, tensors, files] = known.component;
+    const size_t count = io::count_in_file(*stored, tensors, known.needed, files);
+    return static_cast<double>(count) / static_cast<double>(known.needed.size());
+  };
+  std::string text = "its tensors are those of none of the known models; name a folder with its configs as model=";
+  const KnownComponent* nearest = nullptr;
+  double most = 0.5;  // with fewer it is another model
+  for (const KnownComponent& known : all) {
+    if (part(known) <= most) continue;
+    most = part(known);
+    nearest = &known;
+  }
+  if (nearest == nullptr) return text;
+  return fmt::format("{}; {} is the nearest: {}", text, nearest->model,
+                     defect(checkpoint, nearest->component, nearest->needed));
 }
 
 namespace {
@@ -352,11 +401,9 @@ std::string model_of(const fs::path& transformer, const fs::path& second, bool w
   const auto open = [](const fs::path& path, const char* key) {
     return open_component(path, {.name = key, .stem = kDiffusersStem, .tensors = {}});
   };
-  const std::vector<std::string> models = models_with(open(transformer, "transformer"), FileKind::kTransformer);
-  if (models.empty()) {
-    fail("transformer={}: its tensors are those of none of the known models; name a folder with its configs as model=",
-         transformer.string());
-  }
+  const io::Checkpoint file = open(transformer, "transformer");
+  const std::vector<std::string> models = models_with(file, FileKind::kTransformer);
+  if (models.empty()) fail("transformer={}: {}", transformer.string(), why_of_no_model(file, FileKind::kTransformer));
   const auto expert = std::find_if(models.begin(), models.end(), has_two_experts);
   const auto alone = std::find_if_not(models.begin(), models.end(), has_two_experts);
   const Expertise expertise = expertise_of(transformer);

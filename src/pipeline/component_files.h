@@ -73,6 +73,9 @@ ComponentAlone open_alone(const std::filesystem::path& path, const std::string& 
 // Names of configs/ whose component has these tensors: what the file is by its shapes, and for the transformer almost
 // always which model. Files of the two experts of a model, and of models that differ in training alone, are alike.
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind);
+// Of a file whose component no known model has: what to do, the model that most of its tensors fit, and the first that
+// does not.
+std::string why_of_no_model(const io::Checkpoint& checkpoint, FileKind kind);
 
 // The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty; `whole`:
 // it is no expert. Throws Error for files of no such model, for one expert of two, and where models of the same shapes
