@@ -115,14 +115,13 @@ io::TensorTable needed_tensors(const Component& component, const JsonObject& con
   return encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), encoders::ClipTensors::kUsed);
 }
 
-// What keeps the file from being one of these tensors, without the file's name; empty where nothing does.
-std::string defect(const io::Checkpoint& file, const Component& component, const io::TensorTable& used) {
+// What keeps the file from being one of these tensors; empty where nothing does.
+std::string defect(const io::WeightSource& stored, const Component& component, const io::TensorTable& used) {
   try {
-    names_of(file, component, used);
+    io::names_in_file(stored, component.tensors, used, component.files);
     return "";
   } catch (const Error& error) {
-    const std::string text = error.what(), where = file.files().front()->path().string() + ": ";
-    return text.starts_with(where) ? text.substr(where.size()) : text;
+    return error.what();
   }
 }
 
@@ -353,31 +352,33 @@ int64_t checkpoint_bytes(const io::Checkpoint& checkpoint) {
 }
 
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind) {
+  const auto stored = io::checkpoint_source(checkpoint);
   std::vector<std::string> models;
   for (const KnownComponent& known : known_components(kind))
-    if (defect(checkpoint, known.component, known.needed).empty()) models.push_back(known.model);
+    if (defect(*stored, known.component, known.needed).empty()) models.push_back(known.model);
   return models;
 }
 
 std::string why_of_no_model(const io::Checkpoint& checkpoint, FileKind kind) {
   const auto stored = io::checkpoint_source(checkpoint);
   const std::vector<KnownComponent> all = known_components(kind);
-  const auto part = [&](const KnownComponent& known) {
-    const auto& [name, stem, tensors, files] = known.component;
-    const size_t count = io::count_in_file(*stored, tensors, known.needed, files);
-    return static_cast<double>(count) / static_cast<double>(known.needed.size());
-  };
-  std::string text = "its tensors are those of none of the known models; name a folder with its configs as model=";
   const KnownComponent* nearest = nullptr;
   double most = 0.5;  // with fewer it is another model
   for (const KnownComponent& known : all) {
-    if (part(known) <= most) continue;
-    most = part(known);
+    const auto& [name, stem, tensors, files] = known.component;
+    const size_t count = io::count_in_file(*stored, tensors, known.needed, files);
+    const double part = static_cast<double>(count) / static_cast<double>(known.needed.size());
+    if (part <= most) continue;
+    most = part;
     nearest = &known;
   }
+  const std::string text =
+      "its tensors are those of none of the known models; name a folder with its configs as model=";
   if (nearest == nullptr) return text;
-  return fmt::format("{}; {} is the nearest: {}", text, nearest->model,
-                     defect(checkpoint, nearest->component, nearest->needed));
+  std::string why = defect(*stored, nearest->component, nearest->needed);
+  const std::string where = checkpoint.files().front()->path().string() + ": ";
+  if (why.starts_with(where)) why.erase(0, where.size());
+  return fmt::format("{}; {} is the nearest: {}", text, nearest->model, why);
 }
 
 namespace {
