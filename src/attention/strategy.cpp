@@ -204,17 +204,18 @@ Problem checked_problem(const Problem& problem) {
   return checked;
 }
 
-Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
+Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads, const parallel::SettingNames& names) {
   Strategy checked = strategy;
-  checked.layout = parallel::ContextRequest::exactly(filled(strategy.layout, degree, heads));
+  checked.layout = parallel::ContextRequest::exactly(filled(strategy.layout, degree, heads, names));
   if (checked.block_q < 0 || checked.block_kv < 0) {
-    fail("flash_block_sizes: block_q={} and block_kv={} must be at least 1, or 0 for the tuned ones", checked.block_q,
+    fail("{}block_q={} and block_kv={} must be at least 1, or 0 for the tuned ones", names.block_sizes, checked.block_q,
          checked.block_kv);
   }
   if (checked.tile_search && checked.deterministic) {
     fail(
-        "enable_tile_search=true with deterministic=true is not possible: what a search finds depends on the machine "
-        "and the moment; leave one of them out");
+        "{}=true with deterministic=true is not possible: what a search finds depends on the machine and the moment; "
+        "leave one of them out",
+        names.tile_search);
   }
   // Lazy online costs up to 0.3 % more than fixed-max on CPUs, within noise, and fixed-max reads all keys once more for
   // its statistics and, over a ring, waits for those of others: online wins at every length measured.
@@ -222,11 +223,10 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   return checked;
 }
 
-void check_kv_exchange(KVExchange exchange, DType dtype) {
+void check_kv_exchange(KVExchange exchange, DType dtype, const parallel::SettingNames& names) {
   if (exchange != KVExchange::kBFloat16 || dtype != DType::kBF16) return;
-  fail(
-      "kv_exchange_dtype=bf16: keys and values are computed in bf16 and travel so anyway; leave it out, or use "
-      "kv_exchange_dtype=int8");
+  fail("{0}=bf16: keys and values are computed in bf16 and travel so anyway; leave it out, or use {0}=int8",
+       names.kv_exchange);
 }
 
 void check_attention_dtype(AttentionDtype attention_dtype, DType dtype) {

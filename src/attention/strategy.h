@@ -33,10 +33,11 @@ void require_fixed_shards(const StrategyOptions& options, const char* command);
 Problem checked_problem(const Problem& problem);
 
 // The strategy with its layout and softmax filled in, for a context of `degree` ranks. Throws Error.
-Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads);
+Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads,
+                          const parallel::SettingNames& names = parallel::kKeyNames);
 
 // Throws Error for keys and values that would travel in the dtype that they are computed in.
-void check_kv_exchange(KVExchange exchange, DType dtype);
+void check_kv_exchange(KVExchange exchange, DType dtype, const parallel::SettingNames& names = parallel::kKeyNames);
 // Throws Error where queries and keys of `dtype` cannot be multiplied in `attention_dtype` on this CPU.
 void check_attention_dtype(AttentionDtype attention_dtype, DType dtype);
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange);  // none: as computed

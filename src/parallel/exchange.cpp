@@ -11,7 +11,7 @@ Exchange skeleton(const Sizes& sizes, const ContextLayout& layout, int rank, int
   Exchange exchange;
   exchange.block = ring_block(sizes.tokens, layout, layout.ring_index(rank));
   exchange.tokens = token_shard(sizes.tokens, layout, rank);
-  exchange.heads = head_chunk(head_share(sizes.heads, layout, layout.ulysses_index(rank)), layout.head_chunks, chunk);
+  exchange.heads = head_chunk(sizes.heads, layout, layout.ulysses_index(rank), chunk);
   const auto most = static_cast<size_t>((layout.ulysses - 1) * segments_per_peer);
   exchange.sends.reserve(most);
   exchange.receives.reserve(most);
@@ -30,7 +30,7 @@ void for_each_peer(const Sizes& sizes, const ContextLayout& layout, int rank, in
   for (int distance = 1; distance < layout.ulysses; ++distance) {
     const int peer = (own + distance) % layout.ulysses;
     body(peer, token_shard(sizes.tokens, layout, layout.rank_of(ring, peer)),
-         head_chunk(head_share(sizes.heads, layout, peer), layout.head_chunks, chunk));
+         head_chunk(sizes.heads, layout, peer, chunk));
   }
 }
 

@@ -50,14 +50,14 @@ LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {
           layout.tensor};
 }
 
-void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
+void check_ulysses(int64_t ulysses, int ranks, int64_t heads, const SettingNames& names) {
   const std::vector<int> legal = legal_ulysses(ranks, heads);
   if (std::find(legal.begin(), legal.end(), ulysses) != legal.end()) return;
   const std::string values = fmt::format("{}", fmt::join(legal, ", "));
-  if (ulysses < 1) fail("ulysses_shards={} must be at least 1; legal values: {}", ulysses, values);
+  if (ulysses < 1) fail("{}={} must be at least 1; legal values: {}", names.ulysses, ulysses, values);
   if (ranks % ulysses != 0)
-    fail("ulysses_shards={} does not divide the context degree {}; legal values: {}", ulysses, ranks, values);
-  fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
+    fail("{}={} does not divide the context degree {}; legal values: {}", names.ulysses, ulysses, ranks, values);
+  fail("{}={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}", names.ulysses,
        ulysses, heads, values);
 }
 
@@ -74,21 +74,21 @@ void check_tensor(int64_t tensor, int ranks, int64_t heads) {
        counted(heads, "head"), fmt::join(legal, ", "));
 }
 
-void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads) {
+void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads, const SettingNames& names) {
   std::vector<int> legal = legal_ulysses(ranks, heads);
   std::erase_if(legal, [&](int u) { return u == 1 || u == ranks; });
   if (legal.empty()) {
     fail(
-        "attention=ulysses_ring and its variants are two-dimensional, Ulysses x ring of at least 2 each, and a context "
-        "of {} with {} has no such split; use attention=ring or attention=ulysses{}",
-        counted(ranks, "rank"), counted(heads, "head"), heads > 1 ? ", or a context of 4, 6, 8, 9, … ranks" : "");
+        "{} is not possible: it is two-dimensional, Ulysses x ring of at least 2 each, and a context of {} with {} has "
+        "no such split; use {}{}",
+        names.two_dimensional, counted(ranks, "rank"), counted(heads, "head"), names.one_dimensional,
+        heads > 1 ? ", or a context of 4, 6, 8, 9, … ranks" : "");
   }
   if (ulysses && std::find(legal.begin(), legal.end(), *ulysses) == legal.end()) {
     fail(
-        "ulysses_shards={} is not possible with attention=ulysses_ring or a variant of it, which is two-dimensional, "
-        "Ulysses x ring of at least 2 each; legal values with a context of {} ranks: {}; or use attention=ring or "
-        "attention=ulysses",
-        *ulysses, ranks, fmt::join(legal, ", "));
+        "{}={} is not possible with {}, which is two-dimensional, Ulysses x ring of at least 2 each; legal values with "
+        "a context of {} ranks: {}; or use {}",
+        names.ulysses, *ulysses, names.two_dimensional, ranks, fmt::join(legal, ", "), names.one_dimensional);
   }
 }
 
@@ -106,35 +106,34 @@ void check_shard_weights(const std::vector<int>& weights, int ranks) {
   }
 }
 
-constexpr const char* kGathered =
-    "is not possible where every rank gathers all keys and values (attention=gather, or "
-    "flash over ranks)";
-
-void check_gather(const ContextLayout& layout, int ranks) {
+void check_gather(const ContextLayout& layout, int ranks, const SettingNames& names) {
   if (layout.gather != ranks || layout.ulysses != 1 || layout.ring != 1) {
     fail(
         "gather={} with ulysses={} and ring={} is not possible for a context of {}; either all ranks gather, with "
         "ulysses=1 and ring=1, or none does, which is gather=1",
         layout.gather, layout.ulysses, layout.ring, counted(ranks, "rank"));
   }
+  const auto refuse = [&](const char* name, const auto& value, const char* why) {
+    fail("{}={} is not possible where every rank gathers all keys and values ({}): {}; leave it out", name, value,
+         names.gather, why);
+  };
   if (layout.direction != Direction::kForward)
-    fail("ring_direction={} {}: there is no ring; leave it out", direction_name(layout.direction), kGathered);
-  if (layout.head_chunks != 1)
-    fail("ulysses_attention_chunks={} {}: all heads arrive at once; leave it out", layout.head_chunks, kGathered);
+    refuse(names.direction, direction_name(layout.direction), "there is no ring");
+  if (layout.head_chunks != 1) refuse(names.head_chunks, layout.head_chunks, "all heads arrive at once");
 }
 
 }  // namespace
 
-void check(const ContextLayout& layout, int ranks, int64_t heads) {
-  check_ulysses(layout.ulysses, ranks, heads);
+void check(const ContextLayout& layout, int ranks, int64_t heads, const SettingNames& names) {
+  check_ulysses(layout.ulysses, ranks, heads, names);
   check_shard_weights(layout.shard_weights, ranks);
-  if (layout.gather != 1) return check_gather(layout, ranks);
+  if (layout.gather != 1) return check_gather(layout, ranks, names);
   if (const int64_t product = int64_t{layout.ulysses} * layout.ring; product != ranks) {
     fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
          layout.ulysses, layout.ring, product, ranks, layout.ulysses, ranks / layout.ulysses);
   }
   if (layout.head_chunks < 1 || layout.head_chunks > kMostHeadChunks) {
-    fail("ulysses_attention_chunks={} must be from 1, which is one group of all heads, to {}", layout.head_chunks,
+    fail("{}={} must be from 1, which is one group of all heads, to {}", names.head_chunks, layout.head_chunks,
          kMostHeadChunks);
   }
 }
@@ -156,7 +155,7 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
   }
 }
 
-ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
+ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads, const SettingNames& names) {
   const auto& [ulysses, ring, direction, head_chunks, two_dimensional, gather, shard_weights] = request;
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
@@ -166,18 +165,18 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   }
   const int gathers = gather.value_or(ulysses == 1 && ring == 1 ? ranks : 1);
   const std::optional<int> fixed = gathers != 1 ? ulysses.value_or(1) : ulysses || !ring ? ulysses : ranks / *ring;
-  if (two_dimensional) check_two_dimensional(fixed, ranks, heads);
+  if (two_dimensional) check_two_dimensional(fixed, ranks, heads, names);
   std::vector<int> legal = legal_ulysses(ranks, heads);
   if (two_dimensional) std::erase(legal, ranks);
   ContextLayout layout;
   layout.ulysses = fixed.value_or(legal.back());
-  check_ulysses(layout.ulysses, ranks, heads);
+  check_ulysses(layout.ulysses, ranks, heads, names);
   layout.gather = gathers;
   layout.ring = ring.value_or(gathers != 1 ? 1 : ranks / layout.ulysses);
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
   layout.shard_weights = shard_weights;
-  check(layout, ranks, heads);
+  check(layout, ranks, heads, names);
   layout.shard_weights = reduced(shard_weights);
   return layout;
 }

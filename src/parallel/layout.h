@@ -54,21 +54,40 @@ struct LayoutRequest {
   static LayoutRequest exactly(const ParallelLayout& layout);
 };
 
+// What messages call the settings of an attention: the keys of a configuration, or fields of attention::Strategy.
+struct SettingNames {
+  const char *ulysses, *head_chunks, *direction, *gather, *two_dimensional, *one_dimensional;
+  const char *kv_exchange, *tile_search, *block_sizes;
+};
+inline constexpr SettingNames kKeyNames{"ulysses_shards",
+                                        "ulysses_attention_chunks",
+                                        "ring_direction",
+                                        "attention=gather, or flash over ranks",
+                                        "attention=ulysses_ring or a variant of it",
+                                        "attention=ring or attention=ulysses",
+                                        "kv_exchange_dtype",
+                                        "enable_tile_search",
+                                        "flash_block_sizes: "};
+inline constexpr SettingNames kFieldNames{"ulysses",     "head_chunks",          "direction",
+                                          "gather",      "two_dimensional=true", "ulysses=1 or ring=1",
+                                          "kv_exchange", "tile_search",          ""};
+
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
-void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
+void check_ulysses(int64_t ulysses, int ranks, int64_t heads, const SettingNames& names = kKeyNames);
 // Over how many of `ranks` ranks a model with `heads` heads can be divided by tensors: what divides both.
 std::vector<int> legal_tensor(int ranks, int64_t heads);
 // Throws Error where `tensor` is not one of legal_tensor(), which it lists.
 void check_tensor(int64_t tensor, int ranks, int64_t heads);
 // Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or none with the given U.
-void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads);
+void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads,
+                           const SettingNames& names = kKeyNames);
 // Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
-void check(const ContextLayout& layout, int ranks, int64_t heads);
+void check(const ContextLayout& layout, int ranks, int64_t heads, const SettingNames& names = kKeyNames);
 void check(const ParallelLayout& layout, int ranks, int64_t heads);
 
 // The request with its open fields by rule, for a context of `ranks` ranks; the planner fills them better. Throws Error
 // as check() does.
-ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
+ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads, const SettingNames& names = kKeyNames);
 
 // What shards of these weights are; equal ones are even shards, which have none.
 std::vector<int> reduced(std::vector<int> shard_weights);

@@ -91,5 +91,9 @@ constexpr IndexRange head_chunk(IndexRange share, int chunks, int chunk) {
   const auto start = [&](int64_t index) { return share.begin + index * size + (index < larger ? index : larger); };
   return {start(chunk), start(chunk + 1)};
 }
+// Group `chunk` of the heads that a Ulysses rank attends.
+inline IndexRange head_chunk(int64_t heads, const ContextLayout& layout, int index, int chunk) {
+  return head_chunk(head_share(heads, layout, index), layout.head_chunks, chunk);
+}
 
 }  // namespace zoetrope::parallel

@@ -193,8 +193,8 @@ int64_t LayerWalk::tokens_of(size_t device) const {
 }
 
 int64_t LayerWalk::heads_of(size_t device, int chunk) const {
-  const IndexRange share = parallel::head_share(sizes_.heads, topology_, topology_.ulysses_index(context_rank(device)));
-  return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
+  const int index = topology_.ulysses_index(context_rank(device));
+  return parallel::head_chunk(sizes_.heads, topology_, index, chunk).size();
 }
 
 void LayerWalk::compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop) {
