@@ -3,109 +3,10 @@
 #include <fmt/format.h>
 
 #include "bench/plot.h"
+#include "bench/style.h"
 
 namespace zoetrope::bench {
 namespace {
-
-// Eight colours that colour-blind readers can distinguish, one set for each background; text and marks use them by
-// class.
-constexpr const char* kColours = R"css(
-:root{--page:#f7f7f5;--card:#ffffff;--ink:#171715;--soft:#52524e;--faint:#77776f;--rule:#dcdcd5;
---grid:#e7e7e1;--head:#f1f1ec;--bad:#b3261e;
---c0:#2a6fd0;--c1:#d9591c;--c2:#12926a;--c3:#b98100;--c4:#c94f86;--c5:#3c7a10;--c6:#5a48b8;--c7:#c93a3a}
-@media (prefers-color-scheme:dark){:root{--page:#141413;--card:#1d1d1b;--ink:#f3f3ee;--soft:#c2c2b9;--faint:#95958b;
---rule:#3a3a36;--grid:#2d2d2a;--head:#262623;--bad:#ff8a80;
---c0:#6aa5f5;--c1:#f08a52;--c2:#3fc49a;--c3:#e0ae3a;--c4:#ec8fb6;--c5:#86c45a;--c6:#a99bf5;--c7:#f2807c}}
-)css";
-
-constexpr const char* kPlotStyle = R"css(
-svg text{fill:var(--soft);font:12.5px system-ui,-apple-system,"Segoe UI",sans-serif}
-svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
-.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
-.guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
-.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.mark{stroke:var(--card);stroke-width:1.5}
-)css";
-
-constexpr const char* kPageStyle = R"css(
-:root{color-scheme:light dark}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
-main{max-width:1180px;margin:0 auto;padding:40px 24px 64px}
-h1{font-size:30px;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
-h2{font-size:21px;line-height:1.3;margin:0 0 8px}
-h3{font-size:15px;line-height:1.4;margin:0 0 8px;font-weight:600}
-p{margin:0 0 18px;color:var(--soft);max-width:96ch;font-size:15px}
-p.sub{font-size:17px;margin-bottom:24px}
-section,.machine{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:24px;margin-top:24px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:0 0 20px}
-.tile{border:1px solid var(--rule);border-radius:8px;padding:12px 14px}
-.tile b{display:block;font-size:22px;white-space:nowrap;line-height:1.2;font-weight:600}
-.tile span{color:var(--soft);font-size:13px;overflow-wrap:anywhere}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:0;font-size:14px}
-@media (min-width:900px){dl{grid-template-columns:max-content 1fr max-content 1fr}}
-dt{color:var(--faint)}dd{margin:0}
-nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
-figure{margin:0 0 20px;min-width:0}
-svg{display:block;width:100%;height:auto}
-.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 6px;padding:0;list-style:none;font-size:13px;color:var(--soft)}
-.legend svg{display:inline-block;width:22px;height:14px;margin-right:6px;vertical-align:-2px}
-.table{overflow-x:auto;border:1px solid var(--rule);border-radius:8px;max-height:620px;overflow-y:auto}
-.table:focus-visible,a:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums;white-space:nowrap}
-th{position:sticky;top:0;background:var(--head);text-align:left;font-weight:600;color:var(--soft)}
-th,td{padding:6px 12px;border-bottom:1px solid var(--rule)}
-tr:last-child td{border-bottom:0}
-.n{text-align:right}.wrong{color:var(--bad);font-weight:600}.p{white-space:normal;min-width:17em}
-pre{margin:0 0 20px;padding:12px 14px;background:var(--head);border:1px solid var(--rule);border-radius:8px;font-size:13px;
-line-height:1.6;white-space:pre-wrap;overflow-wrap:anywhere}
-)css";
-
-// Rows: a name and a lane each, one above the other on narrow pages.
-constexpr const char* kRowStyle = R"css(
-.rows{font-size:13px;color:var(--soft);font-variant-numeric:tabular-nums}
-.row{display:grid;grid-template-columns:min(var(--name),34%) 1fr;gap:0 10px;align-items:center;padding:4px 0}
-.row .name{text-align:right;line-height:1.25;overflow-wrap:anywhere}
-.lane{position:relative;display:block;height:20px;margin-right:72px;
-background:repeating-linear-gradient(90deg,var(--grid) 0 1px,transparent 1px calc(100%/var(--ticks)))}
-.spans .row{padding:2px 0}.spans .lane{height:16px;margin-right:16px}
-.lane .bar{position:absolute;top:0;bottom:0;box-shadow:inset -1px 0 var(--card);print-color-adjust:exact;
--webkit-print-color-adjust:exact}
-.lane b{position:absolute;padding-left:6px;font-weight:400;line-height:20px;white-space:nowrap}
-.lane .guide{position:absolute;top:-4px;bottom:-4px;border-left:1px dashed var(--soft)}
-.head .lane,.scale .lane{background:none}.head .lane b{padding:0;transform:translateX(-50%)}
-.scale .lane{height:38px;border-top:1px solid var(--faint)}
-.scale .lane i{position:absolute;top:3px;transform:translateX(-50%);font-style:normal;color:var(--faint)}
-.scale .lane em{position:absolute;top:20px;left:0;right:0;text-align:center;font-style:normal}
-)css";
-
-constexpr const char* kNarrowStyle = R"css(
-@media (max-width:700px){main{padding:24px 12px 40px}section,.machine{padding:16px 14px}h1{font-size:24px;overflow-wrap:anywhere}
-p.sub{font-size:16px}.tile b{white-space:normal;overflow-wrap:anywhere;font-size:19px}
-svg text{font-size:17px}.legend svg text{font-size:inherit}
-.row{grid-template-columns:1fr}.row .name{text-align:left}.head .name,.scale .name{display:none}
-.table{max-height:none;border:0}thead{display:none}table,tbody,tr,td{display:block}
-tr{border:1px solid var(--rule);border-radius:8px;padding:6px 12px;margin-bottom:10px}
-td,td.n,tr:last-child td{display:grid;grid-template-columns:8.5em 1fr;gap:10px;padding:4px 0;border:0;text-align:left;
-white-space:normal;min-width:0;overflow-wrap:anywhere}
-td:empty{display:none}td::before{content:attr(data-heading);color:var(--faint);font-weight:400}}
-)css";
-
-// For plots on the page and in files of their own.
-std::string plot_style() {
-  std::string css = std::string(kColours) + kPlotStyle;
-  for (size_t i = 0; i < kMostSeries; ++i) {
-    css += fmt::format(".line.s{0}{{stroke:var(--c{0})}}.mark.s{0},path.bar.s{0}{{fill:var(--c{0})}}\n", i);
-  }
-  return css;
-}
-
-std::string page_style() {
-  std::string css = plot_style() + kPageStyle + kRowStyle + kNarrowStyle;
-  for (size_t i = 0; i < kMostSeries; ++i) css += fmt::format("i.bar.s{0}{{background:var(--c{0})}}\n", i);
-  return css + "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
-}
 
 struct LegendEntry {
   std::string drawing;  // of a line or a bar; 22 × 14 units
@@ -191,7 +92,7 @@ std::string figure_file(const Figure& figure) {
       "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n"
       "<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n{}<svg x=\"{}\" y=\"{}\" width=\"{}\" "
       "height=\"{}\"{}</svg>\n",
-      kWidth, height, kWidth, height, plot_style(), kWidth - 1, height - 1, kMargin, escape_html(figure.title), legend,
+      kWidth, height, kWidth, height, kPlotStyle, kWidth - 1, height - 1, kMargin, escape_html(figure.title), legend,
       kEdge, y, kPlotSvgWidth, kPlotSvgHeight, figure.plot.substr(std::string_view("<svg").size()));
 }
 
@@ -255,8 +156,8 @@ std::string report_page(const Report& report) {
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n<h1>{}</h1>\n<p class=\"sub\">{}</p>\n",
-      escape_html(report.title), page_style(), escape_html(report.title), escape_html(report.subtitle));
+      "<title>{}</title>\n<style>{}{}</style>\n</head>\n<body>\n<main>\n<h1>{}</h1>\n<p class=\"sub\">{}</p>\n",
+      escape_html(report.title), kPlotStyle, kPageStyle, escape_html(report.title), escape_html(report.subtitle));
   if (report.sections.size() > 1) {
     html += "<nav aria-label=\"Sections\">";
     for (const Section& section : report.sections) {
