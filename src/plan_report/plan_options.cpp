@@ -31,8 +31,8 @@ struct Words {
 OptionSet describe(PlanOptions& o, Words& w) {
   OptionSet set;
   set.text("hardware", o.hardware,
-           "a name of configs/hardware/ or a profile's file; unset: what `zoetrope calibrate` measured on this "
-           "machine, else cpu")
+           "a name of configs/hardware/ or a profile's file; unset: this machine, as `zoetrope calibrate` or its first "
+           "use measured it")
       .text("ranks", w.ranks,
             "number of devices to plan for, from 1 to 4096; several, as 8,16,64, give a scaling curve")
       .choice("objective", w.objective, {"latency", "throughput", "cost"},
