@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "bench/forward_inputs.h"
 #include "models/encoders/tensor_tables.h"
+#include "models/reference/text_encoder.h"
 #include "models/wan/reference/forward_stages.h"
-#include "models/wan/reference/text_encoder.h"
 #include "models/wan/reference/vae.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"
@@ -17,11 +17,11 @@
 namespace zoetrope::bench {
 namespace {
 
+using reference::Parameters;
+using reference::rounding_of;
+using reference::Rows;
+using reference::rows_of;
 using wan::reference::Grid;
-using wan::reference::Parameters;
-using wan::reference::rounding_of;
-using wan::reference::Rows;
-using wan::reference::rows_of;
 
 constexpr double kFloatUnit = 0x1p-24, kBFloatUnit = 0x1p-9;
 
@@ -42,7 +42,7 @@ class Comparison {
   }
 
   void stage(const Rows& result, const Rows& expected, double bound) {
-    const double error = wan::reference::relative_l2(result, expected);
+    const double error = reference::relative_l2(result, expected);
     verdict_.finite = verdict_.finite && std::isfinite(error);
     if (!(error / bound > verdict_.relative_l2 / verdict_.tolerance)) return;
     verdict_.relative_l2 = error;
@@ -212,7 +212,7 @@ Rows embed(const io::WeightSource& source, const encoders::TextEncoderConfig& co
     const Rows row = rows_of(table.slice(0, id, id + 1));
     for (int64_t f = 0; f < config.d_model; ++f) {
       const auto value = static_cast<float>(row.values[static_cast<size_t>(f)]);
-      out.feature(f)[r] = wan::reference::rounded(value, rounding_of(dtype));
+      out.feature(f)[r] = reference::rounded(value, rounding_of(dtype));
     }
   }
   return out;
@@ -233,7 +233,7 @@ Verdict check_text_encoder(encoders::TextEncoder& encoder, const std::shared_ptr
   encoder.encode(ids, out, compare.probe());
 
   const Parameters parameters(source, stream.team());
-  const wan::reference::TextEncoder reference(config, dtype, parameters);
+  const reference::TextEncoder reference(config, dtype, parameters);
   const Rows embedded = embed(*source, config, ids, dtype);
   if (embedded.rows > 0) compare.stage("block.0", reference.layer(0, embedded));
   const int64_t last = config.num_layers - 1;

@@ -18,13 +18,11 @@
 #include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
 #include "io/weights.h"
-#include "models/encoders/tensor_tables.h"
-#include "models/wan/config.h"
-#include "models/wan/tensor_tables.h"
 #include "pipeline/comfy_folder.h"
 #include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::cli {
@@ -131,7 +129,7 @@ class Inspection {
 
   // Prints every component; false where one cannot be used.
   bool run() {
-    const auto index = wan::PipelineConfig::load(folder_ / "model_index.json");
+    const auto index = pipeline::model_index(folder_);
     print("{}: {}", printable(folder_.string()), printable(index.class_name));
     if (index.boundary_ratio) print(", boundary_ratio {}", *index.boundary_ratio);
     configs_only_ = true;
@@ -160,7 +158,8 @@ class Inspection {
   }
 
   bool weights(const pipeline::Component& component) {
-    const auto& [name, stem, expected, files_of_it] = component;
+    const std::string& name = component.name;
+    const io::TensorTable& expected = component.tensors;
     DType& stored = stored_.dtypes[name];
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
@@ -176,10 +175,10 @@ class Inspection {
       count_bytes(name, file);
       print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
             dtypes_text(file), bytes_text(file));
-      pipeline::names_of(file, component, pipeline::used_tensors(component, folder_));
+      pipeline::names_of(file, component, component.used);
       return true;
     }
-    const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
+    const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, component.stem);
     stored = pipeline::main_dtype(checkpoint);
     count_bytes(name, checkpoint);
     const size_t files = checkpoint.files().size();

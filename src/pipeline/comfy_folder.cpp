@@ -14,8 +14,9 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/known_models.h"
+#include "pipeline/model_folder.h"
 #include "pipeline/original_repository.h"
 
 namespace zoetrope::pipeline {
@@ -97,9 +98,9 @@ Component component_in(const fs::path& configs, const Place& place, const std::s
 }
 
 // Why a file is not the component of the model; empty where it is.
-std::string misfit(const fs::path& file, const Component& component, const fs::path& configs) {
+std::string misfit(const fs::path& file, const Component& component) {
   try {
-    names_of(open_component(file, component), component, used_tensors(component, configs));
+    names_of(open_component(file, component), component, component.used);
     return {};
   } catch (const Error& error) {
     return error.what();
@@ -214,7 +215,7 @@ class Search {
   void keep_fitting(std::vector<fs::path>& files, const Component& wanted, const Place& place) const {
     std::string reason;
     std::erase_if(files, [&](const fs::path& file) {
-      const std::string why = misfit(file, wanted, configs());
+      const std::string why = misfit(file, wanted);
       if (!why.empty()) reason = why;
       return !why.empty();
     });

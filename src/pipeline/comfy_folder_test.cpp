@@ -12,8 +12,8 @@
 #include "base/json.h"
 #include "base/test_folder.h"
 #include "io/test_files.h"
-#include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "pipeline/component_files.h"
 #include "pipeline/convert.h"
 #include "pipeline/convert_plan.h"
+#include "pipeline/known_models.h"
 
 namespace zoetrope::pipeline {
 

@@ -10,8 +10,8 @@
 #include "zoetrope/tensor.h"
 
 #include "io/tensor_encoder.h"
-#include "pipeline/component_files.h"
 #include "pipeline/convert.h"
+#include "pipeline/known_models.h"
 
 namespace zoetrope::pipeline {
 

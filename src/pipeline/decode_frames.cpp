@@ -4,10 +4,13 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
+#include "io/video.h"
 #include "models/wan/vae/latents.h"
+#include "models/wan/vae/preview_latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/decode_journal.h"
@@ -121,7 +124,7 @@ class RankDecode {
     } else {
       HaloRanks halo(decoders_);
       const IndexRange rows = rows_of_part(stage_.plan.latent[1], decoders_.size(), decoders_.rank());
-      const wan::RowSplit split{decoders_.size() > 1 ? &halo : nullptr, rows};
+      const kernels::RowSplit split{decoders_.size() > 1 ? &halo : nullptr, rows};
       if (keeper_ == nullptr) {
         decoder.decode(stream_, latents, sink, {}, split);
       } else {
@@ -376,6 +379,56 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   if (!decodes) return heartbeat.wait();
   decode_on(stage, *decoders, world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs, journaled);
   if (world.rank() == 0) heartbeat.done();
+}
+
+// Loaded for the first preview.
+struct Preview::Decoder {
+  explicit Decoder(std::shared_ptr<const wan::VaeWeights> weights) : vae(std::move(weights)) {}
+  wan::VaeDecoder vae;
+};
+
+Preview::Preview(const Stage& stage, comm::Communicator& world, SharedVae& decoder)
+    : stage_(stage), world_(world), shared_(decoder) {}
+
+Preview::~Preview() = default;
+
+void Preview::after(const Denoiser::StepDone& done, int64_t before) {
+  const int64_t steps = before + done.step + 1;
+  const std::optional<int64_t>& every = stage_.options.preview;
+  if (!every || steps % *every != 0 || done.step + 1 == stage_.plan.steps()) return;
+  RankHeartbeat heartbeat(world_, "heartbeat of a preview");
+  if (world_.rank() != 0) {
+    heartbeat.wait();
+    return;
+  }
+  const trace::Timing::Scope scope(stage_.timing, "Inference/Preview");
+  if (stage_.callbacks.preview) show(done, steps, [&] { heartbeat.beat(); });
+  heartbeat.done();
+}
+
+void Preview::show(const Denoiser::StepDone& done, int64_t steps, const std::function<void()>& tick) {
+  const wan::VaeConfig& config = stage_.model.vae_config;
+  if (!decoder_) decoder_ = std::make_unique<Decoder>(load_vae(stage_, shared_, wan::VaeParts::kDecoder));
+  const auto of_first = [&](const TensorView& all) {
+    return all.slice(0, 0, 1).slice(2, stage_.plan.references, all.extent(2));
+  };
+  const Tensor small = wan::preview_latents(config, of_first(done.latents), of_first(done.velocity), done.noise);
+  wan::denormalize_latents(config, small, small);
+  const int64_t count = small.shape()[2], factor = config.spatial_factor();
+  const int64_t height = small.shape()[3] * factor, width = small.shape()[4] * factor;
+  Tensor frames = Tensor::uninitialized(DType::kU8, {count, height, width, 3});
+  Stream stream(stage_.threads_of_each(1), {stage_.trace, world_.world_rank(world_.rank()), trace::kComputeLane});
+  std::vector<float> unit(static_cast<size_t>(height * width * 3));
+  for (int64_t f = 0; f < count; ++f) {
+    tick();
+    if (stage_.callbacks.cancelled && stage_.callbacks.cancelled()) fail("interrupted; nothing was written");
+    decoder_->vae.decode(stream, small.view().slice(2, f, f + 1), [&](int64_t, const TensorView& frame) {
+      const float* values = frame.data<float>();
+      for (size_t i = 0; i < unit.size(); ++i) unit[i] = 0.5f * values[i] + 0.5f;
+      io::to_u8(PixelRounding::kTruncate, unit, frames.view().select(0, f).data<uint8_t>());
+    });
+  }
+  stage_.callbacks.preview(steps, frames);
 }
 
 }  // namespace zoetrope::pipeline

@@ -2,14 +2,17 @@
 // output while later ones are still being decoded.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
 #include "zoetrope/video.h"
 
+#include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/journal.h"
@@ -56,5 +59,26 @@ void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal*
 // for the ranks of this process.
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
                    const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled = nullptr);
+
+// Small frames of what a run is making, which rank 0 decodes between its steps while the others wait.
+class Preview {
+ public:
+  // Nothing is loaded before the first preview; `decoder` is then held as long as this lives.
+  Preview(const Stage& stage, comm::Communicator& world, SharedVae& decoder);
+  ~Preview();
+
+  // Collective, after every step; does nothing where none is due: at multiples of Request::preview, but not after the
+  // last step, which the clip itself follows. `before`: steps of earlier segments. Of a batch the first video.
+  void after(const Denoiser::StepDone& done, int64_t before);
+
+ private:
+  struct Decoder;
+  void show(const Denoiser::StepDone& done, int64_t steps, const std::function<void()>& tick);
+
+  const Stage& stage_;
+  comm::Communicator& world_;
+  SharedVae& shared_;
+  std::unique_ptr<Decoder> decoder_;
+};
 
 }  // namespace zoetrope::pipeline

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/index_range.h"
+#include "models/wan/transformer/face_encoder.h"
 #include "models/wan/transformer/patchify.h"
 #include "parallel/shards.h"
 #include "pipeline/face_ranks.h"
@@ -271,12 +272,20 @@ void Denoiser::balance_shards(double seconds, double waited) {
 
 void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled) {
   const trace::Timing::Scope scope(timing_, "Inference/Conditioning/face encoder");
-  FaceSamples samples{local_samples(), 0, setup_.plan.guided};
   const int64_t conditional = setup_.plan.videos, first = layout_.data_index(world_.rank()) * local_samples();
-  samples.unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
-  face_ = encode_faces(*expert_weights_, setup_.conditions.face, samples, world_, stream_, [&] {
-    if (cancelled && cancelled()) fail("interrupted while encoding the face; nothing was written");
-  });
+  const int64_t unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
+  const FaceFrames& frames = setup_.conditions.face;
+  // With guidance some rank shows a black face, whose vector all compute together.
+  const bool black = setup_.plan.guided;
+  const Tensor vectors = vectors_of_face(frames, black, expert_weights_->config.face->vector_dim, world_,
+                                         [&](const TensorView& pixels, const TensorView& vector) {
+                                           if (cancelled && cancelled())
+                                             fail("interrupted while encoding the face; nothing was written");
+                                           wan::encode_motion(stream_, *expert_weights_, pixels, vector);
+                                         });
+  face_ =
+      wan::encode_faces(stream_, *expert_weights_, vectors.view().slice(0, 0, frames.count),
+                        black ? vectors.view().select(0, frames.count) : TensorView(), local_samples(), unconditional);
   if (setup_.observer) setup_.observer(prompt_of(expert), "face", face_);
   transformer_->set_animation(setup_.conditions.pose, face_);
 }

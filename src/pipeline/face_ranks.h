@@ -1,27 +1,22 @@
-// Animate's face branch over ranks: every rank encodes some of the face's frames, and then has the tokens of all.
+// Animate's face branch over ranks: every rank encodes some of the face's frames, and then has the vectors of all.
 #pragma once
 
 #include <functional>
 
 #include "zoetrope/communicator.h"
+#include "zoetrope/tensor.h"
 
-#include "device/stream.h"
-#include "models/wan/transformer/weights.h"
 #include "pipeline/conditions.h"
 
 namespace zoetrope::pipeline {
 
-// Which of the transformer's samples a rank has.
-struct FaceSamples {
-  int64_t count = 1;
-  int64_t unconditional = 0;       // the last ones: their face is black
-  bool any_unconditional = false;  // on some rank
-};
+// pixels [3, size, size] F32 in [−1, 1] → vector [width] F32. May throw.
+using EncodeFrame = std::function<void(const TensorView& pixels, const TensorView& vector)>;
 
-// Collective over `world`; the frames are the same on every rank → tokens [count, T, face tokens, d] of the
-// model's dtype. A frame's vector has the same bits whichever rank computes it. `between` is called before every frame
-// and may throw.
-Tensor encode_faces(const wan::TransformerWeights& weights, const FaceFrames& frames, const FaceSamples& samples,
-                    comm::Communicator& world, Stream& stream, const std::function<void()>& between);
+// Vectors of all frames and, with `black`, of one that is black, [S, width] or [S + 1, width] F32, on every rank.
+// Collective over `world`; the frames are the same on every rank. A frame's vector has the same bits whichever rank
+// computes it.
+Tensor vectors_of_face(const FaceFrames& frames, bool black, int64_t width, comm::Communicator& world,
+                       const EncodeFrame& encode);
 
 }  // namespace zoetrope::pipeline

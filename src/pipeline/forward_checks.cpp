@@ -20,6 +20,7 @@ namespace {
 using wan::reference::Rows;
 using wan::reference::rows_of;
 using wan::reference::Stage;
+using wan::reference::stage_error;
 using Kind = Stage::Kind;
 
 // What every rank has alike is kept of rank 0; but latents are compared.
@@ -33,15 +34,6 @@ bool is_shared(std::string_view name) {
 Rows features_of(const Rows& x, int64_t first, int64_t count) {
   Rows part(count, x.rows);
   std::copy_n(x.feature(first), part.values.size(), part.values.begin());
-  return part;
-}
-
-// The rows and features of a piece.
-Rows part_of(const Rows& all, const RankValues::Piece& piece) {
-  if (all.rows == 0) return {};
-  Rows part(piece.value->features, piece.rows);
-  for (int64_t f = 0; f < part.features; ++f)
-    std::copy_n(all.feature(piece.feature + f) + piece.first, part.rows, part.feature(f));
   return part;
 }
 
@@ -194,10 +186,34 @@ double ForwardChecks::bound(const Stage& stage) const {
          kv_rounding(stage);
 }
 
+double ForwardChecks::largest_bound() const {
+  double largest = 0;
+  for (const Stage& stage : stages_) largest = std::max(largest, bound(stage));
+  return largest;
+}
+
+double ForwardChecks::kept_bytes(const ModelFolder& model, const RunPlan& plan) {
+  const wan::TransformerConfig& config = model.experts.front().config;
+  constexpr double kStages = 3;
+  const double step = static_cast<double>(plan.tokens * plan.samples() * config.inner_dim()) *
+                      static_cast<double>(dtype_size(plan.dtype)) *
+                      (kStages * static_cast<double>(config.block_count()) + 2);
+  return step * (2 * static_cast<double>(plan.steps()) + 1);
+}
+
 RankValues ForwardChecks::values() const {
   std::vector<const ForwardRecord*> records;
   for (const ForwardRecord& rank : ranks_) records.push_back(&rank);
-  return {setup_.plan, layout_, std::move(records), has_clean_tokens()};
+  return {setup_.plan, layout_, std::move(records)};
+}
+
+// An image is of all samples; timesteps are of a sample each, or the two of a sample with clean tokens.
+RankValues::Recorded ForwardChecks::recorded(const Stage& stage) const {
+  using Spread = RankValues::Spread;
+  if (stage.by_token())
+    return {stage.tensor(), stage.kind == Kind::kSelfAttention ? Spread::kTokensOfHeads : Spread::kTokens};
+  const bool whole = stage.kind == Kind::kImage || (stage.kind != Kind::kText && has_clean_tokens());
+  return {stage.tensor(), whole ? Spread::kWhole : Spread::kSamples};
 }
 
 bool ForwardChecks::has_clean_tokens() const {
@@ -308,7 +324,7 @@ void ForwardChecks::put_back(int64_t step, std::string_view name, int64_t row, c
   const size_t size = dtype_size(value.dtype());
   for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
     if (!is_expected(step, *stage, sample)) continue;
-    for (const RankValues::Piece& piece : ranks.pieces(step, *stage, sample, tokens)) {
+    for (const RankValues::Piece& piece : ranks.pieces(step, recorded(*stage), sample, tokens)) {
       if (piece.value == nullptr || piece.value->dtype != value.dtype()) continue;
       const TensorView from = view_of(*piece.value);
       const int64_t begin = sample * each + piece.first - row;  // its place in `value`
@@ -350,15 +366,15 @@ void ForwardChecks::compare_stages(int64_t step) {
   // what ranks that share a layer have of a product. Four roundings of the sixteen.
   constexpr double kOfStage = 0.25;
   const parallel::ParallelLayout alone;
-  const RankValues ranks = values(), one(setup_.plan, alone, {&one_rank_}, has_clean_tokens());
+  const RankValues ranks = values(), one(setup_.plan, alone, {&one_rank_});
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
     const double allowed = kOfStage * (bound(stage) - kv_rounding(stage)) + kv_rounding(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
       if (!is_expected(step, stage, sample)) continue;
-      const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, stage, sample, tokens);
-      const std::vector<RankValues::Piece> of_one = one.pieces(step, stage, sample, tokens);
+      const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, recorded(stage), sample, tokens);
+      const std::vector<RankValues::Piece> of_one = one.pieces(step, recorded(stage), sample, tokens);
       ZT_CHECK(RankValues::is_complete(of_one), "{} of one rank", stage.tensor());
       if (!RankValues::is_complete(of_ranks)) {
         note_missing(step, sample, place, of_ranks);
@@ -370,12 +386,12 @@ void ForwardChecks::compare_stages(int64_t step) {
       if (stage.kind == Kind::kFeedForward || (stage.kind == Kind::kCrossAttention && stage.index > 0)) {
         const Stage from = stage.kind == Kind::kFeedForward ? Stage{Kind::kCrossAttention, stage.index, stage.control}
                                                             : Stage{Kind::kFeedForward, stage.index - 1, stage.control};
-        const std::vector<RankValues::Piece> pieces = one.pieces(step, from, sample, tokens);
+        const std::vector<RankValues::Piece> pieces = one.pieces(step, recorded(from), sample, tokens);
         if (RankValues::is_complete(pieces)) before = RankValues::joined(pieces);
       }
       for (const RankValues::Piece& piece : of_ranks) {
         if (piece.rows == 0) continue;
-        const auto part = [&](const Rows& all) { return part_of(all, piece); };
+        const auto part = [&](const Rows& all) { return RankValues::part_of(all, piece); };
         const wan::reference::StageError error =
             stage_error(RankValues::rows_of_piece(piece), part(expected), part(before), allowed, setup_.plan.dtype);
         note({stage.tensor(), step, sample, piece.rank, place, Against::kOneRank, error.relative_l2, error.max_abs,
@@ -462,7 +478,8 @@ std::vector<ForwardChecks::Item> ForwardChecks::items() const {
       for (size_t place = 0; place < stages_.size(); ++place) {
         const Stage& stage = stages_[place];
         if (!is_expected(step, stage, sample)) continue;
-        complete = complete && RankValues::is_complete(ranks.pieces(step, stage, sample, tokens_of(stage, step)));
+        complete =
+            complete && RankValues::is_complete(ranks.pieces(step, recorded(stage), sample, tokens_of(stage, step)));
         if (complete) all.push_back({step, sample, place});
       }
     }
@@ -495,11 +512,11 @@ void ForwardChecks::check_item(ReferenceWeights& weights, const Item& item, int6
     ZT_CHECK(other != stages_.end(), "{}", name);
     const bool of_prompt = other->kind == Kind::kText || other->kind == Kind::kImage;
     const int64_t step = of_prompt ? prompt_of(expert_of(item.step)) : item.step;
-    return read[name] = RankValues::joined(ranks.pieces(step, *other, item.sample, tokens_of(*other, step)));
+    return read[name] = RankValues::joined(ranks.pieces(step, recorded(*other), item.sample, tokens_of(*other, step)));
   };
   const wan::reference::ForwardStages reference(config(), setup_.plan.dtype, weights.parameters(), given, value);
   const std::vector<RankValues::Piece> pieces =
-      ranks.pieces(item.step, stage, item.sample, tokens_of(stage, item.step));
+      ranks.pieces(item.step, recorded(stage), item.sample, tokens_of(stage, item.step));
   const int64_t first_token = tokens_of(stage, item.step).begin;
   // The tokens that are computed, those of a rank side by side; ranks that share its heads have the same.
   std::vector<int64_t> of;

@@ -95,7 +95,10 @@ class ForwardChecks {
   std::vector<Tensor> latents() const;
   bool uses_expert(int expert) const;
   std::string place_text(const CheckedValue& value) const;  // "step 2 of 50, conditional, rank 1"
-  double bound(const wan::reference::Stage& stage) const;   // of its relative L2 error
+  double largest_bound() const;                             // of a stage's relative L2 error
+  // Bytes that are kept of a run, about: the stream behind each of a block's stages, on the ranks and gathered, and a
+  // step of one rank.
+  static double kept_bytes(const ModelFolder& model, const RunPlan& plan);
 
  private:
   using Stage = wan::reference::Stage;
@@ -103,8 +106,10 @@ class ForwardChecks {
   const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
+  double bound(const Stage& stage) const;  // of its relative L2 error
   double kv_rounding(const Stage& stage) const;
   RankValues values() const;
+  RankValues::Recorded recorded(const Stage& stage) const;
   bool has_clean_tokens() const;
   TensorView shared(int64_t step, const char* name, const Shape& shape) const;
   wan::reference::StageInputs inputs(int64_t step, int64_t sample) const;

@@ -8,12 +8,12 @@
 #include "zoetrope/index_range.h"
 
 #include "device/stream.h"
-#include "models/wan/vae/halo.h"
+#include "kernels/conv/halo.h"
 
 namespace zoetrope::pipeline {
 
 // Rank p of `ranks` is part p and lies above part p + 1. Every call waits for the neighbours, gather_rows for all.
-class HaloRanks final : public wan::HaloExchange {
+class HaloRanks final : public kernels::HaloExchange {
  public:
   // Names of the exchanges in messages, traces and tests.
   static constexpr const char* kHaloRows = "halo rows";

@@ -1,4 +1,4 @@
-#include "pipeline/component_files.h"
+#include "pipeline/known_models.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // A transformer of `model` in the original names, all zeros: the file has no blocks on the disk.
-class ComponentFiles : public testing::Test {
+class KnownModels : public testing::Test {
  protected:
   // `without`: a tensor that is left out.
   fs::path transformer(const std::string& model, const std::string& file, const std::string& without = "") const {
@@ -50,7 +50,7 @@ class ComponentFiles : public testing::Test {
   TestFolder folder_;
 };
 
-TEST_F(ComponentFiles, ModelsAreKnownByTheirShapes) {
+TEST_F(KnownModels, ModelsAreKnownByTheirShapes) {
   EXPECT_THAT(models(transformer("wan2.1_t2v_1.3b", "a.safetensors")), ElementsAre("wan2.1_t2v_1.3b"));
   EXPECT_THAT(models(transformer("wan2.2_ti2v_5b", "b.safetensors")), ElementsAre("wan2.2_ti2v_5b"));
   EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")), ElementsAre("wan2.1_vace_14b"));
@@ -60,7 +60,7 @@ TEST_F(ComponentFiles, ModelsAreKnownByTheirShapes) {
   EXPECT_THAT(models(transformer("wan2.1_t2v_14b", "f.safetensors")), ElementsAre("wan2.1_t2v_14b", "wan2.2_t2v_a14b"));
 }
 
-TEST_F(ComponentFiles, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
+TEST_F(KnownModels, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
   const fs::path small = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_480p_14B.safetensors");
   const fs::path large = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_720p_14B.safetensors");
   EXPECT_EQ(model_of(small, ""), "wan2.1_i2v_14b_480p");
@@ -70,7 +70,7 @@ TEST_F(ComponentFiles, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
                              HasSubstr("model=wan2.1_i2v_14b_480p")));
 }
 
-TEST_F(ComponentFiles, WhatMayBeAnExpertOrAModelIsAskedFor) {
+TEST_F(KnownModels, WhatMayBeAnExpertOrAModelIsAskedFor) {
   EXPECT_THAT(error_of([&] { model_of(transformer("wan2.1_t2v_14b", "t2v14.safetensors"), ""); }),
               testing::AllOf(HasSubstr("wan2.1_t2v_14b and each expert of wan2.2_t2v_a14b have these tensors"),
                              HasSubstr("say model=wan2.1_t2v_14b, or name both experts")));
@@ -78,7 +78,7 @@ TEST_F(ComponentFiles, WhatMayBeAnExpertOrAModelIsAskedFor) {
               HasSubstr("one expert of wan2.2_t2v_a14b"));
 }
 
-TEST_F(ComponentFiles, OneExpertAloneIsAskedForTheOther) {
+TEST_F(KnownModels, OneExpertAloneIsAskedForTheOther) {
   const fs::path alone = transformer("wan2.1_t2v_14b", "wan2.1_t2v_14B.safetensors");
   const fs::path high = transformer("wan2.2_t2v_a14b", "wan2.2_t2v_high_noise_14B.safetensors");
   const fs::path low = transformer("wan2.2_t2v_a14b", "wan2.2_t2v_low_noise_14B.safetensors");
@@ -90,7 +90,7 @@ TEST_F(ComponentFiles, OneExpertAloneIsAskedForTheOther) {
   EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
 }
 
-TEST_F(ComponentFiles, TheNearestModelAndWhatDiffersAreNamed) {
+TEST_F(KnownModels, TheNearestModelAndWhatDiffersAreNamed) {
   const fs::path cut = transformer("wan2.1_t2v_1.3b", "cut.safetensors", "blocks.7.attn1.to_q.weight");
   EXPECT_THAT(models(cut), IsEmpty());
   EXPECT_THAT(error_of([&] { model_of(cut, ""); }),
@@ -100,7 +100,7 @@ TEST_F(ComponentFiles, TheNearestModelAndWhatDiffersAreNamed) {
                              testing::Not(HasSubstr("cut.safetensors: tensor"))));
 }
 
-TEST_F(ComponentFiles, OneOfSeveralFilesIsNoComponent) {
+TEST_F(KnownModels, OneOfSeveralFilesIsNoComponent) {
   const fs::path part = transformer("wan2.1_t2v_1.3b", "diffusion_pytorch_model-00001-of-00006.safetensors");
   EXPECT_THAT(error_of([&] { model_of(part, ""); }),
               HasSubstr("is one of 6 files that hold the weights together, by its name; name their folder instead"));

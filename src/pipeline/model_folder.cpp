@@ -19,6 +19,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
 #include "pipeline/int8_calibration.h"
+#include "pipeline/known_models.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/weight_memory.h"
 
@@ -26,6 +27,31 @@ namespace zoetrope::pipeline {
 namespace {
 
 namespace fs = std::filesystem;
+
+Component component_with(std::string name, io::TensorTable tensors, io::FileRules files) {
+  std::string stem = stem_of(name);
+  io::TensorTable used = tensors;
+  return {std::move(name), std::move(stem), std::move(tensors), std::move(used), std::move(files)};
+}
+
+Component transformer_component(std::string name, const wan::TransformerConfig& config) {
+  return component_with(std::move(name), wan::transformer_tensors(config), wan::transformer_files());
+}
+
+Component vae_component(const wan::VaeConfig& config) {
+  return component_with("vae", wan::vae_tensors(config), wan::vae_files());
+}
+
+Component text_component(const encoders::TextEncoderConfig& config) {
+  return component_with("text_encoder", encoders::text_encoder_tensors(config), encoders::text_encoder_files());
+}
+
+Component image_component(const encoders::ClipVisionConfig& config, encoders::ClipTensors which) {
+  Component component =
+      component_with("image_encoder", encoders::clip_vision_tensors(config, which), encoders::clip_vision_files());
+  component.used = encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed);
+  return component;
+}
 
 // Files that are named one by one, by their component.
 using NamedFiles = std::map<std::string, fs::path>;
@@ -55,8 +81,7 @@ struct ModelSource {
     const auto whole = wan::TransformerConfig::load(folder / component / "config.json");
     wan::require_supported(whole, (folder / component).string());
     const wan::TransformerConfig config = layers ? whole.with_layers(*layers) : whole;
-    const Component described = {component, kDiffusersStem, wan::transformer_tensors(whole), wan::transformer_files()};
-    return {config, open(described, wan::transformer_tensors(config)), whole.num_layers};
+    return {config, open(transformer_component(component, whole), wan::transformer_tensors(config)), whole.num_layers};
   }
 };
 
@@ -150,10 +175,8 @@ std::optional<ImageEncoder> open_image_encoder(const ModelSource& source, const 
   }
   const auto config = encoders::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
   const auto processor = encoders::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
-  const Component described = {"image_encoder", kTextEncoderStem, encoders::clip_vision_tensors(config),
-                               encoders::clip_vision_files()};
-  return ImageEncoder{config, processor,
-                      source.open(described, encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed))};
+  const Component component = image_component(config, encoders::ClipTensors::kAll);
+  return ImageEncoder{config, processor, source.open(component, component.used)};
 }
 
 // What the run will read later is spared by what it writes now.
@@ -216,7 +239,7 @@ ModelFolder open_model(const ModelSource& source) {
   if (!fs::is_directory(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
-  const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
+  const auto pipeline = model_index(folder);
   require_components(source, pipeline);
   note_files(source, pipeline);
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
@@ -226,9 +249,7 @@ ModelFolder open_model(const ModelSource& source) {
   const auto text_config = encoders::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
   const wan::ModelClass kind = wan::model_class(pipeline, experts.front().config, vae_config, folder.string());
-  const Component text = {"text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(text_config),
-                          encoders::text_encoder_files()};
-  const Component vae = {"vae", kDiffusersStem, wan::vae_tensors(vae_config), wan::vae_files()};
+  const Component text = text_component(text_config), vae = vae_component(vae_config);
   ComponentWeights text_encoder = source.open(text, text.tensors);
   NamedTokenizer tokenizer = open_tokenizer(source, text_encoder);
   const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
@@ -249,6 +270,34 @@ ModelFolder open_model(const ModelSource& source) {
 }
 
 }  // namespace
+
+wan::PipelineConfig model_index(const fs::path& folder) {
+  return wan::PipelineConfig::load(folder / "model_index.json");
+}
+
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config) {
+  if (name == "vae") return vae_component(wan::VaeConfig::from_json(config));
+  if (name == "text_encoder") return text_component(encoders::TextEncoderConfig::from_json(config));
+  if (name == "image_encoder") {
+    const bool tower = class_name == "CLIPVisionModel";
+    return image_component(encoders::ClipVisionConfig::from_json(config),
+                           tower ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll);
+  }
+  ZT_CHECK(name == "transformer" || name == "transformer_2", "{}", name);
+  return transformer_component(name, wan::TransformerConfig::from_json(config));
+}
+
+std::map<std::string, std::string> components_with_weights(const fs::path& configs) {
+  const auto pipeline = model_index(configs);
+  const bool reads_pictures =
+      wan::TransformerConfig::load(configs / "transformer" / "config.json").image_dim.has_value();
+  std::map<std::string, std::string> components;
+  for (const char* name : {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"}) {
+    const bool used = pipeline.has(name) && (reads_pictures || std::string_view(name) != "image_encoder");
+    if (used) components[name] = pipeline.components.at(name).class_name;
+  }
+  return components;
+}
 
 DType ComponentWeights::stored_dtype() const {
   if (!checkpoint_) return DType::kF32;

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "io/checkpoint.h"
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
@@ -22,6 +24,18 @@
 #include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
+
+// A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
+
+// The components with weights that a run of the model with these configs reads, with their classes.
+std::map<std::string, std::string> components_with_weights(const std::filesystem::path& configs);
+
+// Of an image encoder in a file of its own, where the projection may be there or not.
+inline constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjection";
+
+// Throws Error where a folder has none or a broken one.
+wan::PipelineConfig model_index(const std::filesystem::path& folder);
 
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {

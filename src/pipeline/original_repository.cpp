@@ -9,8 +9,9 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
-#include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/known_models.h"
+#include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -6,9 +6,7 @@
 
 namespace zoetrope::pipeline {
 
-using wan::reference::Rows;
-using wan::reference::Stage;
-using Kind = Stage::Kind;
+using reference::Rows;
 
 // Its shards may change between steps.
 parallel::ContextLayout RankValues::context_of(int64_t step) const {
@@ -21,12 +19,12 @@ parallel::ContextLayout RankValues::context_of(int64_t step) const {
   return context;
 }
 
-std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Stage& stage, int64_t sample,
+std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Recorded& recorded, int64_t sample,
                                                   IndexRange tokens) const {
   const int64_t local = plan_.samples() / layout_.data, at = sample % local;
   const auto data = static_cast<int>(sample / local);
-  const std::string name = stage.tensor();
-  if (!stage.by_token()) return shared(step, stage, data, at, local);
+  const bool of_heads = recorded.spread == Spread::kTokensOfHeads;
+  if (!of_heads && recorded.spread != Spread::kTokens) return shared(step, recorded, data, at, local);
   std::vector<Piece> all;
   const parallel::ContextLayout context = context_of(step);
   for (int c = 0; c < context.ranks(); ++c) {
@@ -35,9 +33,9 @@ std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Stage& sta
                   end = std::clamp(tokens.end, shard.begin, shard.end);
     if (begin == end) continue;  // then nothing was shown
     int64_t feature = 0;
-    for (int t = 0; t < (stage.kind == Kind::kSelfAttention ? layout_.tensor : 1); ++t) {
+    for (int t = 0; t < (of_heads ? layout_.tensor : 1); ++t) {
       const int rank = layout_.rank_of(data, c, t);
-      const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, name);
+      const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, recorded.name);
       const int64_t row = at * (end - begin);
       const bool has = value != nullptr && row + (end - begin) <= value->rows;
       all.push_back({rank, has ? value : nullptr, row, end - begin, begin - tokens.begin, feature});
@@ -47,17 +45,16 @@ std::vector<RankValues::Piece> RankValues::pieces(int64_t step, const Stage& sta
   return all;
 }
 
-std::vector<RankValues::Piece> RankValues::shared(int64_t step, const Stage& stage, int data, int64_t at,
+std::vector<RankValues::Piece> RankValues::shared(int64_t step, const Recorded& recorded, int data, int64_t at,
                                                   int64_t local) const {
   std::vector<Piece> all;
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     if (layout_.data_index(rank) != data) continue;
-    const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, stage.tensor());
+    const ForwardRecord::Value* value = ranks_[static_cast<size_t>(rank)]->find(step, recorded.name);
     if (value == nullptr) continue;
-    // An image is of all samples; timesteps are of a sample each, or the two of a sample with clean tokens.
-    const bool of_all = stage.kind == Kind::kImage || (stage.kind != Kind::kText && clean_tokens_);
-    const int64_t each = of_all ? value->rows : value->rows / local;
-    all.push_back({rank, value, of_all ? 0 : at * each, each, 0, 0});
+    const bool whole = recorded.spread == Spread::kWhole;
+    const int64_t each = whole ? value->rows : value->rows / local;
+    all.push_back({rank, value, whole ? 0 : at * each, each, 0, 0});
   }
   return all;
 }
@@ -76,7 +73,15 @@ const ForwardRecord::Value* RankValues::any(int64_t step, const std::string& nam
 }
 
 Rows RankValues::rows_of_piece(const Piece& piece) {
-  return wan::reference::rows_of(view_of(*piece.value).slice(0, piece.row, piece.row + piece.rows));
+  return reference::rows_of(view_of(*piece.value).slice(0, piece.row, piece.row + piece.rows));
+}
+
+Rows RankValues::part_of(const Rows& all, const Piece& piece) {
+  if (all.rows == 0) return {};
+  Rows part(piece.value->features, piece.rows);
+  for (int64_t f = 0; f < part.features; ++f)
+    std::copy_n(all.feature(piece.feature + f) + piece.first, part.rows, part.feature(f));
+  return part;
 }
 
 Rows RankValues::joined(const std::vector<Piece>& pieces) {

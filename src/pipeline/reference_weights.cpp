@@ -8,7 +8,7 @@
 
 namespace zoetrope::pipeline {
 
-using wan::reference::Rows;
+using reference::Rows;
 
 // A block of normal numbers has its largest at some 3.5 of their size. With b bits that is 2^(b−1) steps, and rounding
 // to a step has an error of 1/√12 of it: 3.5 / (2^(b−1)·√12) = 2^(1−b). A float with m bits behind the point is off by
@@ -46,7 +46,7 @@ double ReferenceWeights::error(const std::string& name) {
     source.read(name, TensorView(stored.data(), DType::kF32, shape));
     source.release(name);
     for (size_t i = 0; i < stored.size(); ++i)
-      all.values[i] = static_cast<double>(rounded(stored[i], wan::reference::rounding_of(computed_)));
+      all.values[i] = static_cast<double>(rounded(stored[i], reference::rounding_of(computed_)));
     return all;
   };
   return entry->second = relative_l2(values(*run_), values(*files_));

@@ -11,7 +11,7 @@
 
 #include "device/thread_team.h"
 #include "io/weights.h"
-#include "models/wan/reference/rows.h"
+#include "models/reference/rows.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -23,7 +23,7 @@ class ReferenceWeights {
   ReferenceWeights(const Expert& run, const Expert& files, DType computed, ThreadTeam& team,
                    std::function<void()> poll);
 
-  const wan::reference::Parameters& parameters() const { return parameters_; }
+  const reference::Parameters& parameters() const { return parameters_; }
   // From here on the tensors that are read are those of another stage.
   void begin_stage() { read_.clear(); }
   // Relative L2 error of the stage's result that the rounding of its tensors explains; 0 for the run's own weights.
@@ -44,7 +44,7 @@ class ReferenceWeights {
   std::function<void()> poll_;
   std::set<std::string> read_;            // by the stage
   std::map<std::string, double> errors_;  // of tensors that are stored in another format than in the reference
-  wan::reference::Parameters parameters_;
+  reference::Parameters parameters_;
 };
 
 // The largest relative L2 error of a matrix that is rounded to a format, by its name ("Q8_0", "F8_E4M3 with …"). Public

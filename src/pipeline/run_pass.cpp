@@ -19,7 +19,6 @@
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
-#include "pipeline/preview.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/prompt_ranks.h"
 #include "pipeline/run.h"

@@ -88,17 +88,6 @@ bool shrink(GenerateOptions& options, bool switches) {
   return true;
 }
 
-// Bytes of what ForwardChecks keeps of a run, about: the stream behind each of a block's stages, on the ranks and
-// gathered, and a step of one rank.
-double kept_bytes(const OpenModel& model, const RunPlan& plan) {
-  const wan::TransformerConfig& config = model.folder.experts.front().config;
-  constexpr double kStages = 3;
-  const double step = static_cast<double>(plan.tokens * plan.samples() * config.inner_dim()) *
-                      static_cast<double>(dtype_size(plan.dtype)) *
-                      (kStages * static_cast<double>(config.block_count()) + 2);
-  return step * (2 * static_cast<double>(plan.steps()) + 1);
-}
-
 // The options at a size that fits into the time and the memory, by prediction; as they are where nothing is known.
 GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const VerifySettings& settings, int ranks,
                         int processes_here) {
@@ -111,7 +100,7 @@ GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const 
     const auto limits = limits_here(model.memory, processes_here);
     const double left = limits.empty() ? INFINITY : limits.front().available.gigabytes() - forecast.memory.gigabytes();
     constexpr double kShareOfMemory = 0.5, kGigabyte = 1e9;
-    const double needed = kept_bytes(model, run.plan()) / kGigabyte / kShareOfMemory;
+    const double needed = ForwardChecks::kept_bytes(model.folder, run.plan()) / kGigabyte / kShareOfMemory;
     if (as_asked && needed > left)
       fail(
           "verify: needs {:.3g} GB to keep the values of {}, and {:.3g} GB are left beside the run; take fewer steps, "
@@ -210,11 +199,7 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   report.dtype = dtype_word(model.experts.front().config.int8_blocks.empty() ? run.plan().dtype : DType::kI8);
   report.instruction_set = instruction_set();
   constexpr double kStagesOfLayer = 3;
-  const wan::TransformerConfig& config = model.experts.front().config;
-  double most = 0;
-  for (const wan::reference::Stage& stage : wan::reference::stages_of(config))
-    most = std::max(most, checks.bound(stage));
-  report.step_bound = most * std::sqrt(kStagesOfLayer * report.layers);
+  report.step_bound = checks.largest_bound() * std::sqrt(kStagesOfLayer * report.layers);
   if (const std::optional<CheckedValue>& first = checks.first_outside())
     report.first_outside = sentence(checks, *first);
   std::vector<std::string> unused;

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-MODELS = ["models/sampling", "models/encoders", "models/lora", "models/wan"]
+MODELS = ["models/sampling", "models/encoders", "models/lora", "models/reference", "models/wan"]
 # A module may include itself and the modules named here. Public headers are in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
 MODULES = {
@@ -29,7 +29,8 @@ MODULES = {
     "models/sampling": ["tensor", "base"],
     "models/encoders": ["kernels", "io", "device", "tensor", "trace", "base"],
     "models/lora": ["io", "tensor", "base"],
-    "models/wan": ["models/encoders", "planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
+    "models/reference": ["models/encoders", "io", "device", "tensor", "base"],
+    "models/wan": ["models/reference", "models/encoders", "planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
     "pipeline": ["text", *MODELS, "planner", "machine", "attention", "kernels", "io", "comm", "parallel", "device", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
     "plan_report": ["pipeline", "planner", "attention", "parallel", "base"],
@@ -58,9 +59,9 @@ FORBIDDEN_NAMES = {
 # Where pipeline and cli know the Wan family: what opens a model's folder, what a run holds and computes, and the stages
 # that run transformer and VAE. Everything else takes plain values.
 WAN = re.compile(r'\bwan::|"models/wan/')
-KNOWS_WAN = {"cli/inspect.cpp"} | {"src/pipeline/" + name for name in (
-    "component_files.cpp", "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "face_ranks.cpp", "face_ranks.h", "forward_checks.cpp", "forward_checks.h", "halo_ranks.h", "model_folder.cpp",
-    "model_folder.h", "model_weights.cpp", "model_weights.h", "preview.cpp", "preview.h", "rank_values.cpp", "rank_values.h", "reference_weights.cpp", "reference_weights.h", "run_workload.cpp", "run_workload.h", "verify.cpp")}
+KNOWS_WAN = {"src/pipeline/" + name for name in (
+    "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "forward_checks.cpp", "forward_checks.h",
+    "model_folder.cpp", "model_folder.h", "model_weights.cpp", "model_weights.h", "run_workload.cpp", "run_workload.h")}
 # Planning includes no stage of a run.
 PLANNING = {"src/pipeline/" + name for name in (
     "admission", "auto_plan", "layout_question", "plan", "planned_run", "profile_choice", "run_workload")}

@@ -95,7 +95,7 @@ Tensor run(const Case& c, DType dtype, comm::Communicator& ranks) {
   const Tensor input = input_of(c);
   HaloRanks halo(ranks);
   const IndexRange rows = rows_of_part(c.rows, ranks.size(), ranks.rank());
-  const wan::RowSplit split{ranks.size() > 1 ? &halo : nullptr, rows};
+  const kernels::RowSplit split{ranks.size() > 1 ? &halo : nullptr, rows};
   if (c.half == Half::kDecoder) {
     wan::VaeDecoder decoder(weights_of(c, dtype));
     Tensor clip(DType::kF32, {config.video_frames(c.frames), factor(c) * c.rows, factor(c) * c.width, 3});

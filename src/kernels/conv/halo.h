@@ -1,11 +1,11 @@
-// How a VAE whose frames are split over ranks by rows gets its neighbours' rows. The VAE does not know ranks: it is
-// handed one of these.
+// How convolutions over frames that are split by rows get the rows of the neighbouring parts. Who computes does not
+// know ranks: it is handed one of these.
 #pragma once
 
 #include "zoetrope/index_range.h"
 #include "zoetrope/tensor.h"
 
-namespace zoetrope::wan {
+namespace zoetrope::kernels {
 
 // Of latent rows [0, H) a part owns a contiguous range, upper parts first; at a stage that has s rows for one of the
 // latent it owns s times that range (and the last part what is left over). Calls are collective and in the same order
@@ -30,4 +30,4 @@ struct RowSplit {
   IndexRange rows;
 };
 
-}  // namespace zoetrope::wan
+}  // namespace zoetrope::kernels

@@ -1,4 +1,4 @@
-#include "models/wan/reference/rows.h"
+#include "models/reference/rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "tensor/half.h"
 
-namespace zoetrope::wan::reference {
+namespace zoetrope::reference {
 namespace {
 
 constexpr int64_t kChunk = 8;  // rows that are multiplied at once: two registers of float64, compile-time so that the
@@ -153,4 +153,4 @@ double gelu_tanh(double x) {
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
-}  // namespace zoetrope::wan::reference
+}  // namespace zoetrope::reference

@@ -13,7 +13,7 @@
 #include "device/thread_team.h"
 #include "io/weights.h"
 
-namespace zoetrope::wan::reference {
+namespace zoetrope::reference {
 
 // `features` × `rows` values, the rows of one feature side by side: sums of products run along the rows.
 struct Rows {
@@ -80,4 +80,4 @@ Rows rms_norm(const Rows& x, const std::vector<float>& weight, double eps);
 double gelu_tanh(double x);
 double silu(double x);
 
-}  // namespace zoetrope::wan::reference
+}  // namespace zoetrope::reference

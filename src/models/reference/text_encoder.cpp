@@ -1,10 +1,10 @@
-#include "models/wan/reference/text_encoder.h"
+#include "models/reference/text_encoder.h"
 
 #include <cmath>
 
 #include "base/error.h"
 
-namespace zoetrope::wan::reference {
+namespace zoetrope::reference {
 
 Rows TextEncoder::layer(int64_t index, Rows x) const {
   const std::string attention = fmt::format("encoder.block.{}.layer.0.", index), self = attention + "SelfAttention.";
@@ -37,4 +37,4 @@ int64_t TextEncoder::bucket(int64_t distance) const {
   return base + std::min(half - 1, exact + static_cast<int64_t>(ratio * static_cast<double>(half - exact)));
 }
 
-}  // namespace zoetrope::wan::reference
+}  // namespace zoetrope::reference

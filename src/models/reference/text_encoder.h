@@ -4,10 +4,9 @@
 #include <string>
 
 #include "models/encoders/config.h"
-#include "models/wan/config.h"
-#include "models/wan/reference/rows.h"
+#include "models/reference/rows.h"
 
-namespace zoetrope::wan::reference {
+namespace zoetrope::reference {
 
 class TextEncoder {
  public:
@@ -28,4 +27,4 @@ class TextEncoder {
   const Parameters& parameters_;
 };
 
-}  // namespace zoetrope::wan::reference
+}  // namespace zoetrope::reference

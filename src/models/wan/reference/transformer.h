@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "models/reference/rows.h"
 #include "models/wan/config.h"
-#include "models/wan/reference/rows.h"
 
 namespace zoetrope::wan::reference {
+
+using namespace zoetrope::reference;  // its arithmetic
 
 // Tokens of the latents: frames × height × width, token (t·height + y)·width + x.
 struct Grid {

@@ -2,10 +2,12 @@
 // the first frame, doubling and halving in time for every frame but the first. No streaming, tiles or threads' chunks.
 #pragma once
 
+#include "models/reference/rows.h"
 #include "models/wan/config.h"
-#include "models/wan/reference/rows.h"
 
 namespace zoetrope::wan::reference {
+
+using namespace zoetrope::reference;  // its arithmetic
 
 // Parameters are rounded to `parameters`, the result of every op to `values`: the second is a model in that dtype as
 // the reference implementation runs it, one op after the other.

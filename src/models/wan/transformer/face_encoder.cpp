@@ -301,6 +301,22 @@ double motion_flop(const FaceConfig& face) {
   return 2 * products;
 }
 
+Tensor encode_faces(Stream& stream, const TransformerWeights& weights, const TensorView& vectors,
+                    const TensorView& black, int64_t samples, int64_t unconditional) {
+  const FaceConfig& face = *weights.config.face;
+  const int64_t frames = vectors.extent(0);
+  Tensor tokens = Tensor::uninitialized(
+      weights.dtype, {samples, face_token_frames(frames), face.tokens(), weights.config.inner_dim()});
+  Tensor repeated;
+  if (unconditional > 0) {
+    repeated = Tensor::uninitialized(DType::kF32, vectors.shape());
+    for (int64_t f = 0; f < frames; ++f) std::memcpy(repeated.view().select(0, f).raw(), black.raw(), black.bytes());
+  }
+  for (int64_t b = 0; b < samples; ++b)
+    encode_face(stream, weights, b < samples - unconditional ? vectors : repeated.view(), tokens.view().select(0, b));
+  return tokens;
+}
+
 double face_flop(const FaceConfig& face, int64_t d, int64_t frames) {
   const double g = static_cast<double>(face.hidden_dim), heads = static_cast<double>(face.heads);
   const double first = heads * g * static_cast<double>(kTaps * face.vector_dim) * static_cast<double>(frames);

@@ -24,6 +24,12 @@ void encode_motion(Stream& stream, const TransformerWeights& weights, const Tens
 void encode_face(Stream& stream, const TransformerWeights& weights, const TensorView& vectors, const TensorView& tokens,
                  const Probe& probe = {});
 
+// Tokens [samples, T, heads + 1, d] of some samples, the last `unconditional` of which show a black face in every
+// frame. vectors [S, vector_dim] F32; black [vector_dim] F32, the vector of a black frame, or null where nobody shows
+// it.
+Tensor encode_faces(Stream& stream, const TransformerWeights& weights, const TensorView& vectors,
+                    const TensorView& black, int64_t samples, int64_t unconditional);
+
 // Of `frames` face frames: two convolutions over time with stride 2.
 inline int64_t face_token_frames(int64_t frames) { return ((frames - 1) / 2 + 1 - 1) / 2 + 1; }
 

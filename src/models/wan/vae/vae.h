@@ -15,7 +15,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "models/wan/vae/halo.h"
+#include "kernels/conv/halo.h"
 #include "models/wan/vae/vae_weights.h"
 #include "tensor/probe.h"
 
@@ -56,12 +56,12 @@ class VaeDecoder {
   // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h), of the whole picture.
   // Frames reach the sink as soon as they are computed, before later latent frames.
   void decode(Stream& stream, const TensorView& latents, const FrameCallback& sink, const Probe& probe = {},
-              const RowSplit& split = {});
+              const kernels::RowSplit& split = {});
 
   // The rest of a clip, and word of what is remembered after each latent frame. `latents` are those of the whole clip,
   // and frames count from its beginning; `first_frame` is the first that the sink gets.
   void decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameCallback& sink,
-              const RowSplit& split, const DecodeStops& stops);
+              const kernels::RowSplit& split, const DecodeStops& stops);
 
   // As decode() of a whole picture, but the sink gets the output of the last layer, before the clamp and with patches
   // as channels: [n, h, w, C] F32, and may change it.
@@ -95,9 +95,9 @@ class VaeEncoder {
   // Frames beyond 1 + 4·k are not used. moments as above or with a leading 1, F32, any strides; with a split of the
   // part's own rows.
   void encode(Stream& stream, const FrameSource& video, const TensorView& moments, const Probe& probe = {},
-              const RowSplit& split = {});
+              const kernels::RowSplit& split = {});
   void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {},
-              const RowSplit& split = {}) {
+              const kernels::RowSplit& split = {}) {
     encode(stream, frames_of(video), moments, probe, split);
   }
 

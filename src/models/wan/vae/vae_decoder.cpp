@@ -152,7 +152,7 @@ struct VaeDecoder::Impl {
 
   enum class Wanted : uint8_t { kPixels, kValues };
   void decode(Stream& stream, const TensorView& latents, Wanted what, const FrameCallback& frames, const Probe& watcher,
-              const RowSplit& split, const DecodeStops& stops, int64_t first_frame) {
+              const kernels::RowSplit& split, const DecodeStops& stops, int64_t first_frame) {
     const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
     const int64_t channels = weights.layout.quant.in;
     if (z.extent(0) != channels || z.size() == 0) {
@@ -202,12 +202,12 @@ VaeDecoder::~VaeDecoder() = default;
 VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 
 void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameCallback& sink, const Probe& probe,
-                        const RowSplit& split) {
+                        const kernels::RowSplit& split) {
   impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, probe, split, {}, 0);
 }
 
 void VaeDecoder::decode(Stream& stream, const TensorView& latents, int64_t first_frame, const FrameCallback& sink,
-                        const RowSplit& split, const DecodeStops& stops) {
+                        const kernels::RowSplit& split, const DecodeStops& stops) {
   impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, {}, split, stops, first_frame);
 }
 

@@ -158,7 +158,7 @@ FrameSource frames_of(const TensorView& video) {
 }
 
 void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorView& moments, const Probe& probe,
-                        const RowSplit& split) {
+                        const kernels::RowSplit& split) {
   Shape expected = moments_shape(video.shape);
   const VaeConfig& config = impl_->owner->config();
   const int64_t height = video.shape[1], factor = config.spatial_factor(), patch = config.patch_size;

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "device/stream.h"
+#include "kernels/conv/halo.h"
 #include "models/wan/vae/frame_pool.h"
-#include "models/wan/vae/halo.h"
 
 namespace zoetrope::wan {
 
@@ -13,7 +13,7 @@ namespace zoetrope::wan {
 struct VaeRun {
   Stream& stream;
   FramePool& pool;
-  HaloExchange* exchange = nullptr;
+  kernels::HaloExchange* exchange = nullptr;
 
   Frame like(const Frame& x, int64_t channels, Border border = Border::kOne) const {
     return take(x.place(), channels, border);

@@ -22,7 +22,7 @@ struct Meeting {
   std::vector<TensorView> first, last, mine;
 };
 
-class SharedExchange : public HaloExchange {
+class SharedExchange : public kernels::HaloExchange {
  public:
   SharedExchange(Meeting& meeting, int part) : meeting_(meeting), part_(part) {}
   int parts() const override { return meeting_.parts; }
@@ -76,7 +76,7 @@ void run_parts(int parts, int64_t rows, Body&& body) {
     threads.emplace_back([&, part] {
       SharedExchange exchange(meeting, part);
       const IndexRange own{rows * part / parts, rows * (part + 1) / parts};
-      body(part, RowSplit{&exchange, own});
+      body(part, kernels::RowSplit{&exchange, own});
       EXPECT_GT(exchange.exchanges, 0);
     });
   }
@@ -128,7 +128,7 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
       };
       Stream stream(1);
       VaeDecoder(weights).decode(stream, latents, into(stream, whole));
-      run_parts(clip.parts, clip.rows, [&](int part, const RowSplit& split) {
+      run_parts(clip.parts, clip.rows, [&](int part, const kernels::RowSplit& split) {
         Stream own(part == 0 ? 2 : 1);
         VaeDecoder decoder(weights);
         const TensorView rows = joined.view().slice(1, factor * split.rows.begin, factor * split.rows.end);
@@ -159,7 +159,7 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
         const Tensor joined(DType::kF32, whole.shape());
         Stream stream(1);
         encoder.encode(stream, video, whole);
-        run_parts(clip.parts, clip.rows, [&](int part, const RowSplit& split) {
+        run_parts(clip.parts, clip.rows, [&](int part, const kernels::RowSplit& split) {
           Stream own(part == 0 ? 2 : 1);
           VaeEncoder mine(weights);
           mine.encode(own, video, joined.view().slice(2, split.rows.begin, split.rows.end), {}, split);
@@ -207,7 +207,7 @@ TEST(VaeSplitRows, HaveTheBitsOfTheWholePicture) {
     VaeDecoder(weights).decode(stream, latents, ignore, keep(whole));
     ASSERT_EQ(whole.size(), 2U);
     std::vector<std::vector<Tensor>> parts(kParts);
-    run_parts(kParts, kRowsOfLatents, [&](int part, const RowSplit& split) {
+    run_parts(kParts, kRowsOfLatents, [&](int part, const kernels::RowSplit& split) {
       Stream own(1);
       VaeDecoder(weights).decode(own, latents, ignore, keep(parts[static_cast<size_t>(part)]), split);
     });
@@ -230,10 +230,10 @@ TEST(VaeSplitRefuses, PartsWithoutRows) {
   SharedExchange exchange(meeting, 0);
   Stream stream(1);
   for (const IndexRange rows : {IndexRange{1, 1}, IndexRange{1, 3}, IndexRange{-1, 1}}) {
-    EXPECT_THROW(
-        decoder.decode(
-            stream, random_tensor({3, 1, 2, 2}, 1), [](int64_t, const TensorView&) {}, {}, RowSplit{&exchange, rows}),
-        Error);
+    EXPECT_THROW(decoder.decode(
+                     stream, random_tensor({3, 1, 2, 2}, 1), [](int64_t, const TensorView&) {}, {},
+                     kernels::RowSplit{&exchange, rows}),
+                 Error);
   }
 }
 

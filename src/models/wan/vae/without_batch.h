@@ -4,7 +4,7 @@
 #include "zoetrope/tensor.h"
 
 #include "base/error.h"
-#include "models/wan/vae/halo.h"
+#include "kernels/conv/halo.h"
 
 namespace zoetrope::wan {
 
@@ -19,7 +19,7 @@ inline TensorView without_batch(const TensorView& x, const char* what, const cha
 }
 
 // The latent rows that are this part's, of `height`.
-inline IndexRange rows_of_part(const RowSplit& split, int64_t height) {
+inline IndexRange rows_of_part(const kernels::RowSplit& split, int64_t height) {
   if (split.exchange == nullptr) return {0, height};
   if (split.rows.empty() || split.rows.begin < 0 || split.rows.end > height) {
     fail("part {} of {} of the VAE has rows [{}, {}) of {}; each needs at least one", split.exchange->part(),
