@@ -51,6 +51,10 @@ def last_latents(tensors):
     return array.array("f", tensors[f"latents.{max(steps)}"][2])
 
 
+def first_velocity(cwd, *words, model):
+    return array.array("f", made(cwd, "deterministic=true", "guidance_scale=1", *words, model=model)[0]["velocity.0"][2])
+
+
 def distance(a, b):
     error = sum((x - y) ** 2 for x, y in zip(a, b))
     return (error / sum(y * y for y in b)) ** 0.5
@@ -162,15 +166,15 @@ def int8_files_are_multiplied_as_they_are(cwd):
     skip_without_int8(cwd)
     for group in (0, 16):
         files, values = quantised_model(cwd, group)
-        exact, direct, again = (last_latents(made(cwd, "deterministic=true", *words, model=model)[0]) for words, model in
-                                ((["dtype=float32"], values), (INT8, files), (INT8, values)))
-        bf16 = last_latents(made(cwd, "deterministic=true", "dtype=bf16", model=values)[0])
+        # Of the first velocity, because guidance and further steps add to what bf16 is off, which hides the difference.
+        exact, direct, again, bf16 = (first_velocity(cwd, *words, model=model) for words, model in
+                                      ((["dtype=float32"], values), (INT8, files), (INT8, values), (["dtype=bf16"], values)))
         errors = distance(direct, exact), distance(again, exact)
         assert errors[0] < 0.95 * errors[1] if group else errors[0] == errors[1], (group, errors)
         assert distance(direct, bf16) > 0
         cache = "weight_cache=" + str(pathlib.Path(cwd) / f"cache{group}")
         for words in ([cache], [cache], ["weight_memory=0.001"], ["ranks=2", "data_parallelism=1", "attention=ulysses"]):
-            assert last_latents(made(cwd, *INT8, *words, model=files)[0]) == direct, words
+            assert first_velocity(cwd, *INT8, *words, model=files) == direct, words
         result = run([harness.PROGRAM, "verify", files, *harness.SMALL, *INT8, "ranks=2", "data_parallelism=1",
                       "tensor_parallelism=2"], cwd)
         assert result.returncode == 0, result.stdout + result.stderr
