@@ -142,7 +142,7 @@ struct Request {
   int64_t height = 480;                           // pixels; multiples of 16
   int64_t width = 832;                            // pixels; multiples of 16
   std::optional<int64_t> max_area;                // pixels: height and width follow the shape of `image` instead
-  int64_t num_frames = 81;                        // 4k + 1; Animate: those of pose_video
+  int64_t num_frames = 81;                        // 4k + 1; Animate: at most those of pose_video, by default all
   int64_t num_inference_steps = 50;               // 1 … 1000
   double guidance_scale = 5.0;                    // 0 … 100; ≤ 1: no guidance
   std::optional<double> guidance_scale_2;         // of the low-noise expert; unset: guidance_scale

@@ -70,6 +70,7 @@ class Reader {
   void read_animation() {
     const int64_t frames = segments_of(o_, true).all_frames();
     const int64_t side = model_.experts[0].config.face->image_size;
+    if (!o_.note_of_size.empty()) inputs_.notes.push_back(o_.note_of_size);
     inputs_.pose = read_driving("pose_video", o_.pose_video, frames, frame_);
     inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side});
     if (o_.mode == AnimateMode::kAnimate) return;
@@ -82,14 +83,15 @@ class Reader {
     const auto to_size = [size](ImageSize) { return size; };
     const int64_t available = io::read_control_clip(path, 1, what, to_size).available;
     io::ControlClip clip = io::read_control_clip(path, std::min(available, frames), what, to_size);
+    const auto note = [&](const char* effect) {
+      inputs_.notes.push_back(fmt::format("{} has {} frames, the video {}: {}", key, available, o_.num_frames, effect));
+    };
     if (available == 1 && o_.num_frames > 1) {
       inputs_.notes.push_back(fmt::format("{} is one picture: it is shown all the time", key));
     } else if (available < o_.num_frames) {
-      inputs_.notes.push_back(
-          fmt::format("{} has {} frames, pose_video {}: it is played back and forth", key, available, o_.num_frames));
+      note("it is played back and forth");
     } else if (available > o_.num_frames) {
-      inputs_.notes.push_back(
-          fmt::format("{} has {} frames, pose_video {}: the rest is left out", key, available, o_.num_frames));
+      note("the rest is left out");
     }
     return std::move(clip.frames);
   }
@@ -204,11 +206,12 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
   GenerateOptions sized = options;
   if (model.kind.animation.taken && !options.pose_video.empty()) {
     const int64_t frames = io::read_control_clip(options.pose_video, 1, "pose_video=").available;
-    if (options.num_frames != Request().num_frames && options.num_frames != frames) {
-      fail("num_frames={}: Animate makes as many frames as pose_video has, {}; leave it out", options.num_frames,
-           frames);
+    const bool limited = options.num_frames != Request().num_frames;
+    sized.num_frames = limited ? std::min(options.num_frames, frames) : frames;
+    if (sized.num_frames < options.num_frames && limited) {
+      sized.note_of_size = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
+                                       options.num_frames, frames, frames);
     }
-    sized.num_frames = frames;
   }
   if (!options.max_area) return sized;
   const auto& config = model.experts[0].config;

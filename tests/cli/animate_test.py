@@ -154,10 +154,18 @@ def noise_of_a_dump_serves_the_first_segment(cwd):
 def segments_and_lengths_are_said(cwd):
     result = run([harness.PROGRAM, "generate", *words(cwd)], cwd)
     assert result.returncode == 0, result.stderr
-    for note in ("10 frames in 3 segments of 5", "face_video has 8 frames, pose_video 10: it is played back and forth"):
+    for note in ("10 frames in 3 segments of 5", "face_video has 8 frames, the video 10: it is played back and forth"):
         assert note in result.stderr, result.stderr
     result = run([harness.PROGRAM, "generate", *words(cwd, segment_frame_length=7)], cwd)
     assert "segment_frame_length=7 becomes 5" in result.stderr, result.stderr
+
+
+@test
+def num_frames_is_the_most_that_are_made(cwd):
+    for asked, made, note in ((5, 5, "pose_video has 10 frames, the video 5: the rest is left out"),
+                              (33, 10, "num_frames=33, but pose_video has 10 frames: the video has 10")):
+        values, result = tensors_of(cwd, words(cwd, num_frames=asked))
+        assert values["frames_u8"][1][0] == made and note in result.stderr, (values["frames_u8"][1], result.stderr)
 
 
 @test
@@ -230,7 +238,6 @@ refusal("segments_that_are_too_short", {"prev_segment_conditioning_frames": 5, "
 refusal("an_overlap_of_another_length", {"prev_segment_conditioning_frames": 3}, "must be 1 or 5")
 refusal("fewer_frames_than_the_overlap", {"pose_video": lambda cwd: video(cwd, "animate", "pose", 1)},
         "pose_video (command line): 1 frames are too few")
-refusal("another_number_of_frames", {"num_frames": 33}, "num_frames=33", "as many frames as pose_video has, 10")
 refusal("a_pose_that_is_no_video", {"pose_video": lambda cwd: MODEL / "case.json"}, "case.json")
 refusal("an_empty_face", {"face_video": lambda cwd: video(cwd, "none", "face")}, "holds no .png")
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Configuration files of MaxDiffusion, read as they are: the files of tests/cli/upstream, one for each generation of Wan.
+"""Configuration files of MaxDiffusion, read as they are: the files of tests/cli/upstream, one for each of its Wan
+models.
 
     upstream_test.py PROGRAM MODELS NAME    runs one test; MODELS holds the recorded models
     upstream_test.py --list                 the names
 """
 import json
 import pathlib
+import shutil
 import sys
 
 sys.dont_write_bytecode = True
@@ -16,11 +18,18 @@ PROGRAM = MODELS = None
 TESTS = {}
 FILES = pathlib.Path(__file__).resolve().parent / "upstream"
 SIZE = ["height=32", "width=32", "num_frames=5", "num_inference_steps=4"]
-# What each file says, in keys of this program.
-SAME = {"base_wan_14b.yml": ("wan21_t2v", ["guidance_scale=5", "flow_shift=5", "fps=16"]),
+# What each file says, in keys of this program, and its prompt.
+COOKS, ASTRONAUT = "a dog stirs batter while a cat measures flour", "an astronaut hatches from an egg on the moon"
+SAME = {"base_wan_1_3b.yml": ("wan21_t2v", ["guidance_scale=5", "flow_shift=3", "fps=16"], COOKS),
+        "base_wan_14b.yml": ("wan21_t2v", ["guidance_scale=5", "flow_shift=5", "fps=16"], COOKS),
         "base_wan_27b.yml": ("wan22_t2v", ["guidance_scale=4", "guidance_scale_2=3", "boundary_ratio=0.875", "flow_shift=12",
-                                           "fps=16"])}
-PROMPTS = ["prompt=a dog stirs batter while a cat measures flour", "negative_prompt=blurred, static, subtitles"]
+                                           "fps=16"], COOKS),
+        "base_wan_i2v_14b.yml": ("wan21_i2v", ["guidance_scale=5", "flow_shift=5", "fps=16"], ASTRONAUT),
+        "base_wan_i2v_27b.yml": ("wan22_i2v", ["guidance_scale=4", "guidance_scale_2=3", "boundary_ratio=0.9", "flow_shift=5",
+                                               "fps=16"], ASTRONAUT),
+        "base_wan_animate.yml": ("wan22_animate", ["guidance_scale=1", "flow_shift=5", "fps=24", "mode=animate",
+                                                   "prev_segment_conditioning_frames=1"],
+                                 "the person of the picture moves as in the videos")}
 
 
 def test(function):
@@ -50,17 +59,36 @@ def changed(cwd, file, *lines):
     return path.name
 
 
+def inputs_of(cwd, model):
+    """Size and pictures for a recorded model."""
+    recorded = MODELS / model / "inputs"
+    if not recorded.exists():
+        return SIZE
+    if model != "wan22_animate":
+        return [*SIZE, f"image={recorded / 'image.png'}"]
+    keys = [*SIZE[:2], "num_inference_steps=2", "segment_frame_length=5", f"image={recorded / 'image.png'}"]
+    for name in ("pose_video", "face_video"):
+        folder = pathlib.Path(cwd) / name
+        folder.mkdir()
+        for picture in sorted(recorded.glob(f"animate_{name}_*.png"))[:5]:
+            shutil.copy(picture, folder)
+        keys.append(f"{name}={folder}")
+    return keys
+
+
 @test
 def each_file_runs_as_the_keys_that_it_means(cwd):
-    for file, (model, keys) in SAME.items():
-        ours = generate(cwd, MODELS / model, *SIZE, *PROMPTS, *keys, "attention=flash", "output=a.gif", "dump=ours")
-        theirs = generate(cwd, FILES / file, f"model={MODELS / model}", *SIZE, "output=a.gif", "dump=theirs")
+    for file, (model, keys, prompt) in SAME.items():
+        inputs = inputs_of(cwd, model)
+        ours = generate(cwd, MODELS / model, *inputs, f"prompt={prompt}", "negative_prompt=blurred, static, subtitles", *keys,
+                        "attention=flash", "output=a.gif", "dump=ours")
+        theirs = generate(cwd, FILES / file, f"model={MODELS / model}", *inputs, "output=a.gif", "dump=theirs")
         assert ours.returncode == 0 and theirs.returncode == 0, ours.stderr + theirs.stderr
         values = [read_tensors(pathlib.Path(cwd) / name / "run.safetensors") for name in ("ours", "theirs")]
         assert values[0] == values[1], file
         notes = [line for line in theirs.stderr.splitlines() if "ignored" in line]
         assert len(notes) == 1, theirs.stderr
-        for key in ("run_name", "hardware", "mask_padding_tokens", "logical_axis_rules", "learning_rate", "lora_config"):
+        for key in ("run_name", "hardware", "mask_padding_tokens", "logical_axis_rules", "learning_rate"):
             assert key in notes[0], notes[0]
         assert "height" not in notes[0] and "ignored" not in ours.stderr, notes[0]
 
@@ -83,7 +111,9 @@ def degrees_and_switches_of_a_file_are_followed(cwd):
 
 @test
 def a_file_is_planned_by_the_name_of_its_repository(cwd):
-    for file, tokens, steps in (("base_wan_14b.yml", 75600, 50), ("base_wan_27b.yml", 75600, 40)):
+    for file, tokens, steps in (("base_wan_1_3b.yml", 32760, 30), ("base_wan_14b.yml", 75600, 50),
+                                ("base_wan_27b.yml", 75600, 40), ("base_wan_i2v_14b.yml", 75600, 50),
+                                ("base_wan_i2v_27b.yml", 75600, 40), ("base_wan_animate.yml", 75600, 60)):
         result = run([PROGRAM, "plan", FILES / file, "attention=auto", "flash_block_sizes=", "hardware=tpu_v7x_8", "ranks=8",
                       "json=plan.json"], cwd)
         assert result.returncode == 0, result.stderr
