@@ -132,6 +132,7 @@ class AttentionBench {
 
   Strategy strategy_of(const NamedStrategy& named) const {
     Strategy strategy = attention::parse_strategy(named.keys, one_rank(named) ? 1 : ranks_, settings_.heads);
+    attention::check_kv_exchange(strategy.kv_exchange, dtype_);
     strategy.kernel = settings_.kernel;
     return strategy;
   }

@@ -8,6 +8,8 @@
 namespace zoetrope::bench {
 namespace {
 
+static_assert(kMostSeries == 8, "page/plot.css and page/page.css have a colour for each");
+
 struct LegendEntry {
   std::string drawing;  // of a line or a bar; 22 × 14 units
   std::string name;

@@ -149,7 +149,7 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
   const auto scale = static_cast<float>(run.options.scale.value_or(0));
   AttentionMeasurement result;
   result.planned = choose(run, world, scale);
-  attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2));
+  attention::Strategy strategy = strategy_of(run.options, run.data.q.dtype(), world.size(), run.data.q.extent(2));
   if (result.planned) {
     strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
     strategy.softmax = result.planned->softmax;

@@ -48,7 +48,7 @@ Shape parse_shape(const std::string& text);  // "1x4096x8x128" as [B, S, H, D]
 // "7" for every entry, or "5,7,9" for a batch of three; each in [0, keys].
 std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, int64_t keys);
 // With the forced implementation, if any; open fields of the layout are filled by rule.
-attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads);
+attention::Strategy strategy_of(const AttentionOptions& options, DType dtype, int ranks, int64_t heads);
 
 // The part of the data that this process computes: the tokens of one rank, or of all where the ranks are its threads.
 struct ProcessPart {

@@ -113,8 +113,9 @@ std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, i
   return lengths;
 }
 
-attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
+attention::Strategy strategy_of(const AttentionOptions& options, DType dtype, int ranks, int64_t heads) {
   attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
+  attention::check_kv_exchange(strategy.kv_exchange, dtype);
   if (options.implementation.empty() || options.implementation == "auto") return strategy;
   strategy.kernel = options.implementation;
   return strategy;

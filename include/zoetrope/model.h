@@ -131,9 +131,9 @@ struct Request {
   std::vector<std::string> reference_images;  // VACE: pictures of what is shown
   std::vector<double> conditioning_scale;     // VACE: strength, one number or one per control layer; empty: 1
 
-  // Animate, with the character as `image`. Videos shorter than pose_video are played back and forth.
+  // Animate, with the character as `image`. Shorter ones than the video made are played back and forth.
   AnimateMode mode = AnimateMode::kAnimate;
-  std::string pose_video;                        // drawn skeletons; as many frames are made
+  std::string pose_video;                        // drawn skeletons; at most as many frames are made
   std::string face_video;                        // square crops of the face
   std::string background_video;                  // to replace
   int64_t segment_frame_length = 77;             // frames that are denoised together, 4k + 1
@@ -142,7 +142,7 @@ struct Request {
   int64_t height = 480;                           // pixels; multiples of 16
   int64_t width = 832;                            // pixels; multiples of 16
   std::optional<int64_t> max_area;                // pixels: height and width follow the shape of `image` instead
-  int64_t num_frames = 81;                        // 4k + 1; Animate: at most those of pose_video, by default all
+  int64_t num_frames = 81;                        // 4k + 1; Animate: at most those of pose_video, and with 81 all
   int64_t num_inference_steps = 50;               // 1 … 1000
   double guidance_scale = 5.0;                    // 0 … 100; ≤ 1: no guidance
   std::optional<double> guidance_scale_2;         // of the low-noise expert; unset: guidance_scale

@@ -88,6 +88,7 @@ attention::ContextAttention plan(const attention::Problem& problem, const Settin
                                  int threads) {
   attention::require_fixed_shards(settings.strategy, "attention");
   attention::Strategy strategy = attention::parse_strategy(settings.strategy, world.size(), problem.heads);
+  attention::check_kv_exchange(strategy.kv_exchange, problem.dtype);
   strategy.kernel = settings.implementation;
   return attention::plan(problem, strategy, world, threads);
 }

@@ -60,7 +60,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("k_smoothing", s.k_smoothing);
   mine.add("deterministic", s.deterministic);
   mine.add("tile_search", s.tile_search);
-  mine.add("kv_exchange_dtype", static_cast<int64_t>(s.kv_exchange));
+  mine.add("kv_exchange", static_cast<int64_t>(s.kv_exchange));
   mine.add("attention_dtype", static_cast<int64_t>(s.attention_dtype));
   s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
   return mine;
@@ -547,7 +547,7 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
   check_kv_exchange(strategy.kv_exchange, problem.dtype, parallel::kFieldNames);
   check_attention_dtype(strategy.attention_dtype, problem.dtype);
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads, parallel::kFieldNames);
-  impl->layout = filled(impl->strategy.layout, context.size(), problem.heads);
+  impl->layout = filled(impl->strategy.layout, context.size(), problem.heads, parallel::kFieldNames);
   // Before the context is split: ranks that disagree about U would split it differently.
   check_agreement(context, agreement(impl->problem, impl->strategy, impl->layout));
   impl->axis = std::make_unique<ContextAxis>(context, impl->layout);

@@ -332,7 +332,7 @@ TEST(Plan, RefusesStrategies) {
               StartsWith("ulysses=2 does not divide the context degree 1; legal values: 1"));
   EXPECT_THAT(plan_refusal(kProblem, {.layout = {.head_chunks = 0}}), StartsWith("head_chunks=0 must be from 1"));
   EXPECT_THAT(plan_refusal(kProblem, {.layout = {.two_dimensional = true}}),
-              AllOf(StartsWith("two_dimensional=true is not possible"), HasSubstr("use ulysses=1 or ring=1")));
+              AllOf(StartsWith("two_dimensional=true needs Ulysses x ring"), HasSubstr("use two_dimensional=false")));
   EXPECT_THAT(plan_refusal(kProblem, {.block_q = -1}), StartsWith("block_q=-1"));
   EXPECT_THAT(plan_refusal(kProblem, {.deterministic = true, .tile_search = true}),
               StartsWith("tile_search=true with deterministic=true is not possible"));
@@ -391,7 +391,7 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q 0, but rank 2 64"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kv_exchange = KVExchange::kInt8; }),
-              HasSubstr("kv_exchange_dtype 0, but rank 2 2"));
+              HasSubstr("kv_exchange 0, but rank 2 2"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("k_smoothing 1, but rank 2 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("tile_search 0, but rank 2 1"));

@@ -1,12 +1,13 @@
 #include "parallel/gather.h"
 
 #include "base/error.h"
+#include "parallel/layout.h"
 
 namespace zoetrope::parallel {
 
 AttentionProgram gather_program(const Sizes& sizes, const ContextLayout& layout, int rank) {
   const int ranks = layout.gather;
-  ZT_CHECK(layout.ranks() == ranks && sizes.key_tokens == 0);
+  ZT_CHECK(layout.ranks() == ranks && count_changed(layout) == 0 && sizes.key_tokens == 0);
   const IndexRange heads{0, sizes.heads}, all{0, sizes.tokens};
   AttentionProgram program;
   program.tokens = program.block = token_shard(sizes.tokens, layout, rank);

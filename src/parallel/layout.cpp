@@ -78,11 +78,9 @@ void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t he
   std::vector<int> legal = legal_ulysses(ranks, heads);
   std::erase_if(legal, [&](int u) { return u == 1 || u == ranks; });
   if (legal.empty()) {
-    fail(
-        "{} is not possible: it is two-dimensional, Ulysses x ring of at least 2 each, and a context of {} with {} has "
-        "no such split; use {}{}",
-        names.two_dimensional, counted(ranks, "rank"), counted(heads, "head"), names.one_dimensional,
-        heads > 1 ? ", or a context of 4, 6, 8, 9, … ranks" : "");
+    fail("{} needs Ulysses x ring of at least 2 each, and a context of {} with {} has no such split; use {}{}",
+         names.two_dimensional, counted(ranks, "rank"), counted(heads, "head"), names.one_dimensional,
+         heads > 1 ? ", or a context of 4, 6, 8, 9, … ranks" : "");
   }
   if (ulysses && std::find(legal.begin(), legal.end(), *ulysses) == legal.end()) {
     fail(

@@ -69,7 +69,7 @@ inline constexpr SettingNames kKeyNames{"ulysses_shards",
                                         "enable_tile_search",
                                         "flash_block_sizes: "};
 inline constexpr SettingNames kFieldNames{"ulysses",     "head_chunks",          "direction",
-                                          "gather",      "two_dimensional=true", "ulysses=1 or ring=1",
+                                          "gather",      "two_dimensional=true", "two_dimensional=false",
                                           "kv_exchange", "tile_search",          ""};
 
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.

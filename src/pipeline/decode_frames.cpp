@@ -381,7 +381,6 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   if (world.rank() == 0) heartbeat.done();
 }
 
-// Loaded for the first preview.
 struct Preview::Decoder {
   explicit Decoder(std::shared_ptr<const wan::VaeWeights> weights) : vae(std::move(weights)) {}
   wan::VaeDecoder vae;

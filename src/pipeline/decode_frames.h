@@ -1,5 +1,5 @@
 // The decoding stage of a run: latents to frames, over the ranks that share the rows of a frame, and frames to the
-// output while later ones are still being decoded.
+// output while later ones are still being decoded; and small previews between steps.
 #pragma once
 
 #include <cstdint>

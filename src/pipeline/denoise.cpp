@@ -275,7 +275,7 @@ void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled)
   const int64_t conditional = setup_.plan.videos, first = layout_.data_index(world_.rank()) * local_samples();
   const int64_t unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
   const FaceFrames& frames = setup_.conditions.face;
-  // With guidance some rank shows a black face, whose vector all compute together.
+  // With guidance some rank shows a black face; its vector is one more of those that ranks share out.
   const bool black = setup_.plan.guided;
   const Tensor vectors = vectors_of_face(frames, black, expert_weights_->config.face->vector_dim, world_,
                                          [&](const TensorView& pixels, const TensorView& vector) {

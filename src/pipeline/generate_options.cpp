@@ -162,7 +162,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("max_area", o.max_area, {256, int64_t{16384} * 16384},
                "pixels of a frame: height and width follow the shape of image; 399360 is 480p, 921600 is 720p")
       .integer("num_frames", o.num_frames, {1, 4093},
-               "frames, 4k + 1; Animate: at most those of pose_video, unset: all of them")
+               "frames, 4k + 1; Animate: at most those of pose_video, and with 81 all of them")
       .integer("num_inference_steps", o.num_inference_steps, {1, 1000}, "denoising steps")
       .number("guidance_scale", o.guidance_scale, {0, 100}, "classifier-free guidance; 1 or less turns it off")
       .number("guidance_scale_2", o.guidance_scale_2, {0, 100},

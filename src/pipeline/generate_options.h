@@ -34,7 +34,7 @@ struct GenerateOptions : ModelOptions, Request {
   std::string dump;                // folder for run.safetensors
   double videos_per_device = 0;    // key per_device_batch_size of MaxDiffusion; 0: not given
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
-  std::string note_of_size{};      // no key: where inputs give another size than was asked for
+  std::string note_of_frames{};    // no key: where pose_video has fewer than num_frames
 };
 
 // The keys that name a component's file, by the component, and where their values are.

@@ -70,8 +70,8 @@ class Reader {
   void read_animation() {
     const int64_t frames = segments_of(o_, true).all_frames();
     const int64_t side = model_.experts[0].config.face->image_size;
-    if (!o_.note_of_size.empty()) inputs_.notes.push_back(o_.note_of_size);
-    inputs_.pose = read_driving("pose_video", o_.pose_video, frames, frame_);
+    // It ends where the video does, as if it had no more frames.
+    inputs_.pose = read_driving("pose_video", o_.pose_video, std::min(frames, o_.num_frames), frame_);
     inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side});
     if (o_.mode == AnimateMode::kAnimate) return;
     inputs_.background = read_driving("background_video", o_.background_video, frames, frame_);
@@ -206,11 +206,16 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
   GenerateOptions sized = options;
   if (model.kind.animation.taken && !options.pose_video.empty()) {
     const int64_t frames = io::read_control_clip(options.pose_video, 1, "pose_video=").available;
+    // 81 is what nobody may have asked for.
     const bool limited = options.num_frames != Request().num_frames;
+    if (limited && options.num_frames < frames && options.num_frames <= options.prev_segment_conditioning_frames) {
+      fail("num_frames={}: prev_segment_conditioning_frames={} needs {} or more", options.num_frames,
+           options.prev_segment_conditioning_frames, options.prev_segment_conditioning_frames + 1);
+    }
     sized.num_frames = limited ? std::min(options.num_frames, frames) : frames;
-    if (sized.num_frames < options.num_frames && limited) {
-      sized.note_of_size = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
-                                       options.num_frames, frames, frames);
+    if (limited && frames < options.num_frames) {
+      sized.note_of_frames = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
+                                         options.num_frames, frames, frames);
     }
   }
   if (!options.max_area) return sized;

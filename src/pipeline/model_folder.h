@@ -34,7 +34,7 @@ std::map<std::string, std::string> components_with_weights(const std::filesystem
 // Of an image encoder in a file of its own, where the projection may be there or not.
 inline constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjection";
 
-// Throws Error where a folder has none or a broken one.
+// model_index.json of a folder. Throws Error where it has none or a broken one.
 wan::PipelineConfig model_index(const std::filesystem::path& folder);
 
 // Where the parameters of one component come from: files, or formulas.

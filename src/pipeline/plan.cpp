@@ -49,6 +49,7 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
 }
 
 void note_segments(const GenerateOptions& o, RunPlan& plan) {
+  if (!o.note_of_frames.empty()) plan.notes.push_back(o.note_of_frames);
   if (plan.segments.frames != o.segment_frame_length) {
     plan.notes.push_back(fmt::format("segment_frame_length={} becomes {}, of the form 4k + 1", o.segment_frame_length,
                                      plan.segments.frames));

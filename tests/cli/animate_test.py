@@ -169,6 +169,14 @@ def num_frames_is_the_most_that_are_made(cwd):
 
 
 @test
+def a_pose_beyond_num_frames_changes_nothing(cwd):
+    """Seven frames are a segment of five and two of the next, whose other frames must not follow the pose."""
+    whole, _ = tensors_of(cwd, words(cwd, num_frames=7))
+    cut, _ = tensors_of(cwd, words(cwd, pose_video=video(cwd, "animate", "pose", 7)))
+    assert whole["frames_u8"] == cut["frames_u8"] and whole["frames_u8"][1][0] == 7
+
+
+@test
 def a_face_of_one_frame_is_shown_all_the_time(cwd):
     still, _ = tensors_of(cwd, words(cwd, face_video=video(cwd, "animate", "face", 1)))
     _, shape, data = still["face_u8"]
@@ -238,6 +246,7 @@ refusal("segments_that_are_too_short", {"prev_segment_conditioning_frames": 5, "
 refusal("an_overlap_of_another_length", {"prev_segment_conditioning_frames": 3}, "must be 1 or 5")
 refusal("fewer_frames_than_the_overlap", {"pose_video": lambda cwd: video(cwd, "animate", "pose", 1)},
         "pose_video (command line): 1 frames are too few")
+refusal("a_limit_below_the_overlap", {"num_frames": 1}, "num_frames=1", "needs 2 or more")
 refusal("a_pose_that_is_no_video", {"pose_video": lambda cwd: MODEL / "case.json"}, "case.json")
 refusal("an_empty_face", {"face_video": lambda cwd: video(cwd, "none", "face")}, "holds no .png")
 

@@ -46,6 +46,8 @@ refused_words("a_shape_that_overflows", ["larger than any memory"], "shape=10000
 refused_words("a_shape_larger_than_memory", ["q, k, v and o take 40960.0 GB"], "shape=1x1000000000x40x128")
 refused_words("no_keys", ["kv=0"], SHAPE, "kv=0")
 refused_words("a_dtype_that_does_not_exist", ["fp8", "bf16, float32"], SHAPE, "dtype=fp8")
+refused_words("an_exchange_in_the_dtype_of_the_keys", ["kv_exchange_dtype=bf16", "use kv_exchange_dtype=int8"], SHAPE, "dtype=bf16",
+              "kv_exchange_dtype=bf16")
 refused_words("a_length_beyond_the_keys", ["9", "0 to 8"], SHAPE, "key_lengths=9")
 refused_words("a_negative_length", ["-1", "0 to 8"], SHAPE, "key_lengths=-1")
 refused_words("lengths_of_another_batch", ["3 numbers", "batch of 2"], "shape=2x8x2x8", "key_lengths=1,2,3")

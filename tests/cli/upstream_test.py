@@ -90,6 +90,7 @@ def each_file_runs_as_the_keys_that_it_means(cwd):
         assert len(notes) == 1, theirs.stderr
         for key in ("run_name", "hardware", "mask_padding_tokens", "logical_axis_rules", "learning_rate"):
             assert key in notes[0], notes[0]
+        assert ("lora_config" in notes[0]) == ("lora_config" in (FILES / file).read_text()), notes[0]
         assert "height" not in notes[0] and "ignored" not in ours.stderr, notes[0]
 
 

@@ -117,7 +117,7 @@ void expect_as_planned(pipeline::GenerateOptions options, const char* model = "w
   options.prompt = "a red cat on a market";
   options.output = (folder / "a.gif").string();
   // Several videos, segments and control are as large at half of the pixels as one video.
-  const bool several = options.batch_size > 1 || !options.reference_images.empty();
+  const bool several = options.batch_size > 1 || !options.pose_video.empty() || !options.reference_images.empty();
   options.height = several ? 176 : 256;
   options.width = several ? 208 : 288;
   if (options.pose_video.empty()) options.num_frames = 5;  // else those of the video

@@ -1,5 +1,5 @@
-// How convolutions over frames that are split by rows get the rows of the neighbouring parts. Who computes does not
-// know ranks: it is handed one of these.
+// How a model whose frames are split by rows gets the rows next to its own. The code that computes knows no ranks: it
+// is handed one of these.
 #pragma once
 
 #include "zoetrope/index_range.h"
