@@ -84,7 +84,7 @@ void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t he
   }
   if (ulysses && std::find(legal.begin(), legal.end(), *ulysses) == legal.end()) {
     fail(
-        "{}={} is not possible with {}, which is two-dimensional, Ulysses x ring of at least 2 each; legal values with "
+        "{}={} is not possible with {}, which needs Ulysses x ring of at least 2 each; legal values with "
         "a context of {} ranks: {}; or use {}",
         names.ulysses, *ulysses, names.two_dimensional, ranks, fmt::join(legal, ", "), names.one_dimensional);
   }

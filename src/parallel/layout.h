@@ -59,14 +59,10 @@ struct SettingNames {
   const char *ulysses, *head_chunks, *direction, *gather, *two_dimensional, *one_dimensional;
   const char *kv_exchange, *tile_search, *block_sizes;
 };
-inline constexpr SettingNames kKeyNames{"ulysses_shards",
-                                        "ulysses_attention_chunks",
-                                        "ring_direction",
-                                        "attention=gather, or flash over ranks",
-                                        "attention=ulysses_ring or a variant of it",
-                                        "attention=ring or attention=ulysses",
-                                        "kv_exchange_dtype",
-                                        "enable_tile_search",
+inline constexpr SettingNames kKeyNames{"ulysses_shards",         "ulysses_attention_chunks",
+                                        "ring_direction",         "attention=gather, or flash over ranks",
+                                        "attention=ulysses_ring", "attention=ring or attention=ulysses",
+                                        "kv_exchange_dtype",      "enable_tile_search",
                                         "flash_block_sizes: "};
 inline constexpr SettingNames kFieldNames{"ulysses",     "head_chunks",          "direction",
                                           "gather",      "two_dimensional=true", "two_dimensional=false",

@@ -206,7 +206,7 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
   GenerateOptions sized = options;
   if (model.kind.animation.taken && !options.pose_video.empty()) {
     const int64_t frames = io::read_control_clip(options.pose_video, 1, "pose_video=").available;
-    // 81 is what nobody may have asked for.
+    // 81, the default, may be nobody's wish: it limits nothing.
     const bool limited = options.num_frames != Request().num_frames;
     if (limited && options.num_frames < frames && options.num_frames <= options.prev_segment_conditioning_frames) {
       fail("num_frames={}: prev_segment_conditioning_frames={} needs {} or more", options.num_frames,
