@@ -319,12 +319,13 @@ void ForwardChecks::put_back(int64_t step, std::string_view name, int64_t row, c
   if (stage == stages_.end() || value.size() == 0) return;
   if (!stage->by_token() && stage->kind != Kind::kText) return;  // the same wherever it is computed
   const RankValues ranks = values();
+  const RankValues::Recorded named = recorded(*stage);
   const IndexRange tokens = tokens_of(*stage, step);
   const int64_t each = stage->by_token() ? tokens.size() : value.size() / value.extent(-1) / setup_.plan.samples();
   const size_t size = dtype_size(value.dtype());
   for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
     if (!is_expected(step, *stage, sample)) continue;
-    for (const RankValues::Piece& piece : ranks.pieces(step, recorded(*stage), sample, tokens)) {
+    for (const RankValues::Piece& piece : ranks.pieces(step, named, sample, tokens)) {
       if (piece.value == nullptr || piece.value->dtype != value.dtype()) continue;
       const TensorView from = view_of(*piece.value);
       const int64_t begin = sample * each + piece.first - row;  // its place in `value`
@@ -370,11 +371,12 @@ void ForwardChecks::compare_stages(int64_t step) {
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
     const double allowed = kOfStage * (bound(stage) - kv_rounding(stage)) + kv_rounding(stage);
+    const RankValues::Recorded named = recorded(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
       if (!is_expected(step, stage, sample)) continue;
-      const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, recorded(stage), sample, tokens);
-      const std::vector<RankValues::Piece> of_one = one.pieces(step, recorded(stage), sample, tokens);
+      const std::vector<RankValues::Piece> of_ranks = ranks.pieces(step, named, sample, tokens);
+      const std::vector<RankValues::Piece> of_one = one.pieces(step, named, sample, tokens);
       ZT_CHECK(RankValues::is_complete(of_one), "{} of one rank", stage.tensor());
       if (!RankValues::is_complete(of_ranks)) {
         note_missing(step, sample, place, of_ranks);

@@ -124,9 +124,7 @@ int version_by_path(const fs::path& file) {
   return said < 0 ? said : said + 1;
 }
 
-bool has_two_experts(const std::string& model) {
-  return components_with_weights(config_folder() / model).count("transformer_2") != 0;
-}
+bool has_two_experts(const std::string& model) { return model_index(config_folder() / model).has("transformer_2"); }
 
 // Of models for other sizes, which have the same tensors, the one that the file's name says.
 std::string of_its_size(const fs::path& transformer, std::vector<std::string>::const_iterator first,

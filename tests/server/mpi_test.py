@@ -169,7 +169,8 @@ def a_rank_that_does_not_answer(folder):
             os.kill(processes_of(server)[2], signal.SIGSTOP)
             code = server.process.wait(timeout=harness.PATIENCE)
             assert code != 0 and "waited 4 s for rank 2 " in server.log(), f"{code}\n{server.log()}"
-            assert "for rank 0 " not in server.log() and "for rank 1 " not in server.log(), server.log()
+            # Rank 0 may wait for rank 1, which waits for rank 2: the table says so, and the error does not blame it.
+            assert not re.search(r"waited 4 s for rank [01] ", server.log()), server.log()
     with Server(place) as server:
         assert server.video(identity)["status"] in ("queued", "in_progress")
 
