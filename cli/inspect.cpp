@@ -47,13 +47,6 @@ std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, cons
   return unexpected;
 }
 
-// As published: what the config says (text encoders), else F32.
-DType published_dtype(const fs::path& config_json) {
-  const JsonObject json = JsonObject::load(config_json);
-  const std::string name = json.get<std::string>("dtype", json.get<std::string>("torch_dtype", std::string("float32")));
-  return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
-}
-
 std::string dtypes_text(const io::Checkpoint& checkpoint) {
   std::string text;
   for (const auto& [dtype, count] : checkpoint.dtypes())
@@ -141,8 +134,6 @@ class Inspection {
     return whole;
   }
 
-  const StoredWeights& stored() const { return stored_; }
-
  private:
   bool inspect(const std::string& name, const std::string& class_name) {
     if (name == "scheduler" || name == "tokenizer" || name == "image_processor") {
@@ -160,10 +151,9 @@ class Inspection {
   bool weights(const pipeline::Component& component) {
     const std::string& name = component.name;
     const io::TensorTable& expected = component.tensors;
-    DType& stored = stored_.dtypes[name];
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
-      stored = published_dtype(folder_ / name / "config.json");
+      const DType stored = pipeline::published_dtype(JsonObject::load(folder_ / name / "config.json"));
       print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
             static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
       return true;
@@ -171,16 +161,12 @@ class Inspection {
     const auto named = files_.find(name);
     if (named != files_.end()) {
       const io::Checkpoint file = pipeline::open_component(named->second, component);
-      stored = pipeline::main_dtype(file);
-      count_bytes(name, file);
       print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
             dtypes_text(file), bytes_text(file));
       pipeline::names_of(file, component, component.used);
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, component.stem);
-    stored = pipeline::main_dtype(checkpoint);
-    count_bytes(name, checkpoint);
     const size_t files = checkpoint.files().size();
     print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
           files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
@@ -198,21 +184,14 @@ class Inspection {
     return defects.none();
   }
 
-  void count_bytes(const std::string& component, const io::Checkpoint& checkpoint) {
-    if (!component.starts_with("transformer")) return;
-    stored_.transformer_bytes = std::max(stored_.transformer_bytes, pipeline::checkpoint_bytes(checkpoint));
-  }
-
   fs::path folder_;
   std::map<std::string, fs::path> files_;
   bool configs_only_ = false;
-  StoredWeights stored_;
 };
 
 // The memory of a run; a model that `generate` would refuse with the same keys is an Error after all is said.
-void print_memory(const fs::path& folder, const std::vector<std::string>& words, const StoredWeights& stored,
-                  comm::Communicator* world) {
-  const MemoryLines memory = memory_lines(folder, words, stored, world);
+void print_memory(const fs::path& folder, const std::vector<std::string>& words, comm::Communicator* world) {
+  const MemoryLines memory = memory_lines(folder, words, world);
   if (world == nullptr || world->rank() == 0) print("{}", memory.text);
   if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());
 }
@@ -258,7 +237,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (world == nullptr || world->rank() == 0) {
     if (!inspection.run()) fail("{}: the checkpoint cannot be used; see the lines above", folder.string());
   }
-  print_memory(folder, words, inspection.stored(), world);
+  print_memory(folder, words, world);
   return 0;
 }
 

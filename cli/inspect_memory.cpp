@@ -40,8 +40,7 @@ pipeline::AutoPlan plan_of_run(pipeline::RunQuestion question, const std::vector
   return world != nullptr ? pipeline::agreed_plan(*world, decide) : decide({});
 }
 
-MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWeights& stored,
-                         comm::Communicator* world) {
+MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communicator* world) {
   const pipeline::PlannedRun run(given);
   const pipeline::GenerateOptions& options = run.options;
   if (world != nullptr) pipeline::require_ranks(options.ranks, *world);
@@ -49,16 +48,6 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWei
   const pipeline::RunPlan& plan = run.plan;
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
   pipeline::MemoryQuestion question = run.memory;
-  if (question.configs.mapped) {
-    question.configs.transformer_file_bytes = stored.transformer_bytes;
-    for (const auto& [component, dtype] : stored.dtypes) {
-      auto& in = question.configs.stored;
-      (component == "text_encoder"    ? in.text_encoder
-       : component == "image_encoder" ? in.image_encoder
-       : component == "vae"           ? in.vae
-                                      : in.transformer) = dtype;
-    }
-  }
   const int processes_here = world == nullptr ? 1 : pipeline::processes_on_this_host(*world);
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, processes_here);
   const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
@@ -93,14 +82,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWei
 
 }  // namespace
 
-MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const StoredWeights& stored,
-                         comm::Communicator* world) {
+MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, comm::Communicator* world) {
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(folder, words, set);
   pipeline::read_prompt_files(options);
   options.model = folder.string();
-  return with_origins(set, [&] { return memory_lines(options, stored, world); });
+  return with_origins(set, [&] { return memory_lines(options, world); });
 }
 
 }  // namespace zoetrope::cli

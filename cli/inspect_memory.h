@@ -2,22 +2,13 @@
 // Needs configs only.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "zoetrope/communicator.h"
-#include "zoetrope/tensor.h"
 
 namespace zoetrope::cli {
-
-// What a model's files hold.
-struct StoredWeights {
-  std::map<std::string, DType> dtypes;  // that most of each component is stored as
-  int64_t transformer_bytes = 0;        // of the files of the largest; 0: not known
-};
 
 // `words` are key=value as generate takes them. `world` as in Command::run. Throws Error for a model that cannot run
 // and for sizes that it cannot make.
@@ -26,6 +17,6 @@ struct MemoryLines {
   bool admitted;  // of this process
 };
 MemoryLines memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
-                         const StoredWeights& stored, comm::Communicator* world);
+                         comm::Communicator* world);
 
 }  // namespace zoetrope::cli

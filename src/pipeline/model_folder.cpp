@@ -299,6 +299,11 @@ std::map<std::string, std::string> components_with_weights(const fs::path& confi
   return components;
 }
 
+DType published_dtype(const JsonObject& config) {
+  const auto word = config.get<std::string>("dtype", config.get<std::string>("torch_dtype", "float32"));
+  return word == "bfloat16" ? DType::kBF16 : word == "float16" ? DType::kF16 : DType::kF32;
+}
+
 DType ComponentWeights::stored_dtype() const {
   if (!checkpoint_) return DType::kF32;
   const auto largest = std::max_element(tensors_.begin(), tensors_.end(),

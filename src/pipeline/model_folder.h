@@ -37,6 +37,9 @@ inline constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjecti
 // model_index.json of a folder. Throws Error where it has none or a broken one.
 wan::PipelineConfig model_index(const std::filesystem::path& folder);
 
+// What a component's config says that its weights are published as (text and image encoders), else F32.
+DType published_dtype(const JsonObject& config);
+
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {
  public:

@@ -55,7 +55,7 @@ PlannedRun::PlannedRun(const GenerateOptions& given)
       plan(plan_run(options, model)),
       memory{options, model_configs(model)} {
   memory.configs.mapped = options.weights != WeightSource::kRandom;
-  missing_files = use_named_files(options, memory.configs);
+  if (memory.configs.mapped) missing_files = use_stored_weights(options, model.folder, memory.configs);
   if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);
 }
 

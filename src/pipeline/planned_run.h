@@ -1,6 +1,6 @@
 // A run that is planned and not started, as `zoetrope inspect` and `zoetrope plan` ask about it: generate's keys, with
 // the refusals that concern its memory and time. Reads configs, LoRA files, and the picture that max_area follows,
-// and the headers of weight files that keys name; nothing else.
+// and the headers of weight files; nothing else.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ struct PlannedRun {
   GenerateOptions options;  // of the size that max_area makes
   RunPlan plan;
 
-  // Of one rank. The weights are as published, or as in the files that keys name, and read from files; or computed by
-  // formula with weights=random. With a prompt its tokens are known.
+  // Of one rank. The weights are read from files as they are stored there, of configs alone as published; or computed
+  // by formula with weights=random. With a prompt its tokens are known.
   MemoryQuestion memory;
   // Keys whose files are not here, as key=FILE: planned as the model is published.
   std::vector<std::string> missing_files;

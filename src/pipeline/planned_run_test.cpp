@@ -94,6 +94,37 @@ TEST(PlannedRun, RandomWeightsAreNotMapped) {
   EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory.configs.mapped);
 }
 
+// Of a folder with weights nothing else is assumed than a run finds when it opens them.
+TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
+  for (const char* model : {"wan21_t2v", "wan21_i2v", "wan22_t2v"}) {
+    SCOPED_TRACE(model);
+    const PlannedRun run = planned(model, {});
+    const wan::ModelConfigs opened = model_configs(ModelFolder::open(run.options));
+    EXPECT_GT(run.memory.configs.transformer_file_bytes, 0);
+    EXPECT_EQ(run.memory.configs.transformer_file_bytes, opened.transformer_file_bytes);
+    EXPECT_EQ(run.memory.configs.stored.transformer, opened.stored.transformer);
+    EXPECT_EQ(run.memory.configs.stored.text_encoder, opened.stored.text_encoder);
+    EXPECT_EQ(run.memory.configs.stored.vae, opened.stored.vae);
+    EXPECT_EQ(run.memory.configs.stored.image_encoder, opened.stored.image_encoder);
+  }
+  const PlannedRun tiny = [] {
+    GenerateOptions options = options_for("wan21_t2v", {});
+    options.model = (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "demo/wan-tiny").string();
+    return PlannedRun(options);
+  }();
+  EXPECT_EQ(tiny.memory.configs.stored.transformer, DType::kBF16);
+  // Of configs alone as they are published.
+  const auto published = [](const char* name) {
+    GenerateOptions options = options_for("wan21_t2v", {});
+    options.model = (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / name).string();
+    return PlannedRun(options).memory.configs;
+  };
+  EXPECT_EQ(published("wan2.1_t2v_1.3b").stored.text_encoder, DType::kF32);
+  EXPECT_EQ(published("wan2.2_t2v_a14b").stored.text_encoder, DType::kBF16);
+  EXPECT_EQ(published("wan2.2_t2v_a14b").stored.transformer, DType::kF32);
+  EXPECT_EQ(published("wan2.2_t2v_a14b").transformer_file_bytes, 0);
+}
+
 TEST(PlannedRun, KeysMayNameFoldersOfWeights) {
   for (const std::string component : {"transformer", "text_encoder", "vae"}) {
     SCOPED_TRACE(component);

@@ -8,6 +8,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/json.h"
 #include "comm/launcher.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
@@ -56,25 +57,32 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   return configs;
 }
 
-std::vector<std::string> use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs) {
+std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
+                                            wan::ModelConfigs& configs) {
   std::vector<std::string> missing;
   std::map<std::string, std::filesystem::path> files = named_files(options);
   try {
     files = named_files(with_found_files(options));  // names without their folder
   } catch (const Error&) {                           // a run would say more
   }
-  for (const auto& [name, path] : files) {
-    if (name == "tokenizer") continue;
-    if (!is_there(path)) {
-      missing.push_back(fmt::format("{}={}", name, path.string()));
+  for (const auto& [name, class_name] : components_with_weights(folder)) {
+    auto& stored = configs.stored;
+    DType& dtype = name == "text_encoder"    ? stored.text_encoder
+                   : name == "image_encoder" ? stored.image_encoder
+                   : name == "vae"           ? stored.vae
+                                             : stored.transformer;
+    const auto named = files.find(name);
+    if (named != files.end() && !is_there(named->second)) {
+      missing.push_back(fmt::format("{}={}", name, named->second.string()));
+      continue;
+    }
+    const std::filesystem::path path = named != files.end() ? named->second : folder / name;
+    if (named == files.end() && !io::Checkpoint::exists(path, stem_of(name))) {
+      dtype = published_dtype(JsonObject::load(path / "config.json"));
       continue;
     }
     const io::Checkpoint file = open_component(path, {.name = name, .stem = stem_of(name), .tensors = {}});
-    auto& stored = configs.stored;
-    (name == "text_encoder"    ? stored.text_encoder
-     : name == "image_encoder" ? stored.image_encoder
-     : name == "vae"           ? stored.vae
-                               : stored.transformer) = main_dtype(file);
+    dtype = main_dtype(file);
     if (name.starts_with("transformer"))
       configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(file));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -33,9 +34,10 @@ struct MemoryQuestion {
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
-// How weights are stored in the files that keys name, which a model's configs do not say. Returns the keys whose files
-// are not here, as key=FILE.
-std::vector<std::string> use_named_files(const GenerateOptions& options, wan::ModelConfigs& configs);
+// How the model's weights are stored: in the files that keys name, in the weights of `folder`, or, where it has configs
+// alone, as they are published. Returns the keys whose files are not here, as key=FILE; of these configs stay as given.
+std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
+                                            wan::ModelConfigs& configs);
 
 // Size, dtypes and threads that the question asks about.
 wan::RunSize run_size(const MemoryQuestion& question);
