@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tensor/convrot.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::io {
@@ -225,7 +226,7 @@ class RotatedTensor final : public QuantisedTensor {
     layout_ = scale_layout(where, codes, scale, rows(), columns());
     if (layout_.in_row > 1) refuse_scale(where, codes, scale);
     if (layout_.in_row == 0) single_scale(where, scale);
-    root_ = static_cast<float>(1 << (std::countr_zero(static_cast<uint64_t>(group)) / 2));
+    root_ = static_cast<float>(convrot_root(group));
     add_to_format(layout_.text());
   }
 
@@ -243,22 +244,8 @@ class RotatedTensor final : public QuantisedTensor {
       const std::byte* codes = codes_ + row * this->columns() + at;
       for (int64_t i = 0; i < group_; ++i) sums[static_cast<size_t>(i)] = static_cast<int8_t>(codes[i]);
       if (scale == 0) require_zeros<int32_t>(sums, where(), scale_name_, row);
-      rotate(sums);
+      rotate_unscaled(sums.data(), group_);
       for (const int32_t sum : sums) *out++ = static_cast<float>(sum) / root_ * scale;
-    }
-  }
-
-  // The product with H ⊗ … ⊗ H of [[1,1,1,−1],[1,1,−1,1],[1,−1,1,1],[−1,1,1,1]].
-  static void rotate(std::vector<int32_t>& x) {
-    for (size_t step = 1; step < x.size(); step *= 4) {
-      for (size_t i = 0; i < x.size(); ++i) {
-        if (i / step % 4 != 0) continue;
-        const int32_t a = x[i], b = x[i + step], c = x[i + 2 * step], d = x[i + 3 * step];
-        x[i] = a + b + c - d;
-        x[i + step] = a + b - c + d;
-        x[i + 2 * step] = a - b + c + d;
-        x[i + 3 * step] = -a + b + c + d;
-      }
     }
   }
 
@@ -345,8 +332,6 @@ class NvTensor final : public QuantisedTensor {
 
  private:
   static constexpr int64_t kRun = 16;
-  static constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
   void decode(int64_t row, IndexRange columns, float* out) const override {
     const std::byte* codes = codes_ + (row * this->columns() + columns.begin) / 2;
@@ -357,8 +342,8 @@ class NvTensor final : public QuantisedTensor {
       widen_e4m3(&stored, 1, &scale);
       scale *= second_;
       for (int64_t i = 0; i < kRun / 2; ++i, ++codes) {
-        *out++ = kValues[code(codes, 0) >> 4] * scale;
-        *out++ = kValues[code(codes, 0) & 15] * scale;
+        *out++ = kE2M1Values[code(codes, 0) >> 4] * scale;
+        *out++ = kE2M1Values[code(codes, 0) & 15] * scale;
       }
     }
   }
@@ -366,7 +351,7 @@ class NvTensor final : public QuantisedTensor {
   void require_zero_codes(const std::byte* codes, int64_t bytes, int64_t row) const {
     std::vector<float> values;
     for (int64_t i = 0; i < bytes; ++i)
-      values.insert(values.end(), {kValues[code(codes, i) >> 4], kValues[code(codes, i) & 15]});
+      values.insert(values.end(), {kE2M1Values[code(codes, i) >> 4], kE2M1Values[code(codes, i) & 15]});
     require_zeros<float>(values, where(), second_name_, row);
   }
 

@@ -64,4 +64,8 @@ class RunOrder {
 void widen_e4m3(const std::byte* codes, int64_t count, float* out);
 void widen_e5m2(const std::byte* codes, int64_t count, float* out);
 
+// The values of the 16 codes of 4-bit floats, e2m1.
+inline constexpr float kE2M1Values[] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
 }  // namespace zoetrope::io

@@ -9,13 +9,17 @@
 #include "io/block_encoders.h"
 #include "io/block_formats.h"
 #include "io/scaled_tensor.h"
+#include "tensor/convrot.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
 namespace {
 
-constexpr int64_t kSmallBlock = 32;
-constexpr float kLargestE4M3 = 448, kLargestE5M2 = 57344, kLargestInt8 = 127, kLeastInt8Scale = 1e-30f;
+constexpr int64_t kSmallBlock = 32, kNvRun = 16, kLeastConvRot = 4, kLargestConvRot = TensorEncoder::kTogether;
+constexpr float kLargestE4M3 = 448, kLargestE5M2 = 57344, kLargestE2M1 = 6, kLargestInt8 = 127,
+                kLeastInt8Scale = 1e-30f;
+constexpr size_t kFloat = sizeof(float);
+constexpr const char* kScale = "weight_scale";
 
 float largest_of(const float* values, int64_t count) {
   float largest = 0;
@@ -83,12 +87,24 @@ std::byte small_float(float value) {
 
 std::byte e4m3(float value) { return small_float<3, 7>(std::clamp(value, -kLargestE4M3, kLargestE4M3)); }
 std::byte e5m2(float value) { return small_float<2, 15>(std::clamp(value, -kLargestE5M2, kLargestE5M2)); }
+// In the low half of the byte.
+std::byte e2m1(float value) {
+  const std::byte code = small_float<1, 1>(std::clamp(value, -kLargestE2M1, kLargestE2M1));
+  return (code & std::byte{7}) | (code & std::byte{0x80}) >> 4;
+}
 std::byte int8(float value) {
   return static_cast<std::byte>(static_cast<int>(std::clamp(std::nearbyint(value), -kLargestInt8, kLargestInt8)));
 }
 
 void widen_int8(const std::byte* codes, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i]));
+}
+
+TensorEncoder::Scales float_scales(const char* suffix, const Shape& shape, const float* values) {
+  TensorEncoder::Scales scales{suffix, "F32", shape,
+                               std::vector<std::byte>(static_cast<size_t>(shape.size()) * kFloat)};
+  std::memcpy(scales.bytes.data(), values, scales.bytes.size());
+  return scales;
 }
 
 // One scale for the tensor, by which its largest magnitude becomes the largest code.
@@ -111,11 +127,7 @@ class ScaledEncoder final : public TensorEncoder {
     widen_(codes, range.size(), values);
     for (int64_t i = 0; i < range.size(); ++i) values[i] *= scale_;
   }
-  Scales scales() const override {
-    Scales scales{"F32", {}, std::vector<std::byte>(sizeof scale_)};
-    std::memcpy(scales.bytes.data(), &scale_, sizeof scale_);
-    return scales;
-  }
+  std::vector<Scales> scales() const override { return {float_scales(kScale, {}, &scale_)}; }
 
  private:
   std::byte (*code_)(float);
@@ -147,11 +159,11 @@ class RowEncoder final : public TensorEncoder {
       for (int64_t i = part.begin; i < part.end; ++i) values[i] *= scales_[row];
     });
   }
-  Scales scales() const override {
-    Scales scales{"F32", {std::ssize(scales_), 1}, std::vector<std::byte>(scales_.size() * sizeof(float))};
-    std::memcpy(scales.bytes.data(), scales_.data(), scales.bytes.size());
-    return scales;
+  std::vector<Scales> scales() const override {
+    return {float_scales(kScale, {std::ssize(scales_), 1}, scales_.data())};
   }
+
+  float scale(int64_t element) const { return scales_[static_cast<size_t>(element / columns_)]; }
 
  private:
   // body(row, its elements counted from range.begin)
@@ -165,6 +177,59 @@ class RowEncoder final : public TensorEncoder {
   }
   int64_t columns_;
   std::vector<float> scales_;
+};
+
+// int8 of rows that are rotated in groups, so that a large value is spread over its group.
+class ConvRotEncoder final : public TensorEncoder {
+ public:
+  explicit ConvRotEncoder(const Shape& shape) : group_(group_of(shape[1])), rows_(shape) {}
+  std::string layer_members() const override {
+    return fmt::format(R"("convrot": true, "convrot_groupsize": {})", group_);
+  }
+  bool observes() const override { return true; }
+  void observe(IndexRange range, const float* values) override { rows_.observe(range, rotated(range, values).data()); }
+  size_t bytes(int64_t elements) const override { return rows_.bytes(elements); }
+  void encode(IndexRange range, const float* values, std::byte* codes) override {
+    rows_.encode(range, rotated(range, values).data(), codes);
+  }
+  // The codes are rotated back, exactly; then come the root and the scale.
+  void decode(IndexRange range, const std::byte* codes, float* values) const override {
+    std::vector<int32_t> sums(static_cast<size_t>(group_));
+    const auto root = static_cast<float>(convrot_root(group_));
+    for (int64_t at = 0; at < range.size(); at += group_) {
+      for (int64_t i = 0; i < group_; ++i) sums[static_cast<size_t>(i)] = static_cast<int8_t>(codes[at + i]);
+      rotate_unscaled(sums.data(), group_);
+      for (int64_t i = 0; i < group_; ++i) {
+        values[at + i] = static_cast<float>(sums[static_cast<size_t>(i)]) / root * rows_.scale(range.begin + at);
+      }
+    }
+  }
+  std::vector<Scales> scales() const override { return rows_.scales(); }
+
+ private:
+  // The largest that divides a row, up to that of the format's own program.
+  static int64_t group_of(int64_t columns) {
+    int64_t group = kLargestConvRot;
+    while (columns % group != 0) group /= 4;
+    return group;
+  }
+  std::vector<float> rotated(IndexRange range, const float* values) const {
+    ZT_CHECK(range.begin % group_ == 0 && range.size() % group_ == 0, "{} to {} of groups of {}", range.begin,
+             range.end, group_);
+    std::vector<float> out(static_cast<size_t>(range.size()));
+    std::vector<double> group(static_cast<size_t>(group_));
+    const auto root = static_cast<double>(convrot_root(group_));
+    for (int64_t at = 0; at < range.size(); at += group_) {
+      std::copy_n(values + at, group_, group.begin());
+      rotate_unscaled(group.data(), group_);
+      std::transform(group.begin(), group.end(), out.begin() + at,
+                     [&](double x) { return static_cast<float>(x / root); });
+    }
+    return out;
+  }
+
+  int64_t group_;
+  RowEncoder rows_;  // of what is rotated
 };
 
 // A power of two for each run of 32 inputs, the least with which no value is above the largest code.
@@ -188,7 +253,9 @@ class MxEncoder final : public TensorEncoder {
       for (int64_t k = i; k < i + kSmallBlock; ++k) values[k] *= factor;
     }
   }
-  Scales scales() const override { return {"U8", {order_.extents()[0], order_.extents()[1]}, scales_}; }
+  std::vector<Scales> scales() const override {
+    return {{kScale, "U8", {order_.extents()[0], order_.extents()[1]}, scales_}};
+  }
 
  private:
   static constexpr int kBias = 127;
@@ -213,24 +280,79 @@ class MxEncoder final : public TensorEncoder {
   std::vector<std::byte> scales_;
 };
 
+// Floats of 4 bits with an e4m3 scale for each run of 16 inputs, and a scale of these scales for the tensor.
+class NvEncoder final : public TensorEncoder {
+ public:
+  explicit NvEncoder(const Shape& shape)
+      : runs_(shape[1] / kNvRun), order_(shape[0], runs_), scales_(static_cast<size_t>(order_.size())) {}
+  bool observes() const override { return true; }
+  void observe(IndexRange range, const float* values) override {
+    largest_ = std::max(largest_, largest_of(values, range.size()));
+    second_ = largest_ / (kLargestE4M3 * kLargestE2M1);
+    if (second_ == 0) second_ = 1;
+  }
+  size_t bytes(int64_t elements) const override { return static_cast<size_t>(elements / 2); }
+  void encode(IndexRange range, const float* values, std::byte* codes) override {
+    for (int64_t i = 0; i < range.size(); i += kNvRun) {
+      const std::byte stored = e4m3(largest_of(values + i, kNvRun) / kLargestE2M1 / second_);
+      scales_[place(range.begin + i)] = stored;
+      const float scale = factor(stored);
+      const auto code = [&](int64_t k) { return scale == 0 ? std::byte{0} : e2m1(values[k] / scale); };
+      for (int64_t k = i; k < i + kNvRun; k += 2) *codes++ = code(k) << 4 | code(k + 1);
+    }
+  }
+  void decode(IndexRange range, const std::byte* codes, float* values) const override {
+    for (int64_t i = 0; i < range.size(); i += kNvRun) {
+      const float scale = factor(scales_[place(range.begin + i)]);
+      for (int64_t k = i; k < i + kNvRun; k += 2, ++codes) {
+        const auto both = std::to_integer<size_t>(*codes);
+        values[k] = kE2M1Values[both >> 4] * scale;
+        values[k + 1] = kE2M1Values[both & 15] * scale;
+      }
+    }
+  }
+  std::vector<Scales> scales() const override {
+    return {{kScale, "F8_E4M3", {order_.extents()[0], order_.extents()[1]}, scales_},
+            float_scales("weight_scale_2", {}, &second_)};
+  }
+
+ private:
+  float factor(std::byte stored) const {
+    float scale;
+    widen_e4m3(&stored, 1, &scale);
+    return scale * second_;
+  }
+  size_t place(int64_t element) const {
+    const int64_t run = element / kNvRun;
+    return static_cast<size_t>(order_.place(run / runs_, run % runs_));
+  }
+
+  int64_t runs_;
+  RunOrder order_;
+  std::vector<std::byte> scales_;
+  float largest_ = 0, second_ = 1;
+};
+
 }  // namespace
 
 const std::vector<NumberFormatInfo>& number_formats() {
   using enum NumberFormat;
   static const std::vector<NumberFormatInfo> formats = {
-      {kF32, "f32", "F32", nullptr, 1, true, true},
-      {kF16, "f16", "F16", nullptr, 1, true, true},
-      {kBF16, "bf16", "BF16", nullptr, 1, true, true},
-      {kFp8E4M3, "fp8_e4m3", "F8_E4M3", "float8_e4m3fn", 1, true, false},
-      {kFp8E5M2, "fp8_e5m2", "F8_E5M2", "float8_e5m2", 1, true, false},
-      {kInt8, "int8", "I8", "int8_tensorwise", 1, true, false},
-      {kInt8Rows, "int8_rows", "I8", "int8_tensorwise", 1, true, false},
-      {kMxfp8, "mxfp8", "F8_E4M3", "mxfp8", kSmallBlock, true, false},
-      {kQ8_0, "q8_0", "Q8_0", nullptr, kSmallBlock, false, true},
-      {kQ5_1, "q5_1", "Q5_1", nullptr, kSmallBlock, false, true},
-      {kQ5_0, "q5_0", "Q5_0", nullptr, kSmallBlock, false, true},
-      {kQ4_1, "q4_1", "Q4_1", nullptr, kSmallBlock, false, true},
-      {kQ4_0, "q4_0", "Q4_0", nullptr, kSmallBlock, false, true},
+      {kF32, "f32", "F32", nullptr, 1, 1, true, true},
+      {kF16, "f16", "F16", nullptr, 1, 1, true, true},
+      {kBF16, "bf16", "BF16", nullptr, 1, 1, true, true},
+      {kFp8E4M3, "fp8_e4m3", "F8_E4M3", "float8_e4m3fn", 1, 1, true, false},
+      {kFp8E5M2, "fp8_e5m2", "F8_E5M2", "float8_e5m2", 1, 1, true, false},
+      {kInt8, "int8", "I8", "int8_tensorwise", 1, 1, true, false},
+      {kInt8Rows, "int8_rows", "I8", "int8_tensorwise", 1, 1, true, false},
+      {kInt8ConvRot, "int8_convrot", "I8", "int8_tensorwise", kLeastConvRot, 1, true, false},
+      {kMxfp8, "mxfp8", "F8_E4M3", "mxfp8", kSmallBlock, 1, true, false},
+      {kNvfp4, "nvfp4", "U8", "nvfp4", kNvRun, 2, true, false},
+      {kQ8_0, "q8_0", "Q8_0", nullptr, kSmallBlock, 1, false, true},
+      {kQ5_1, "q5_1", "Q5_1", nullptr, kSmallBlock, 1, false, true},
+      {kQ5_0, "q5_0", "Q5_0", nullptr, kSmallBlock, 1, false, true},
+      {kQ4_1, "q4_1", "Q4_1", nullptr, kSmallBlock, 1, false, true},
+      {kQ4_0, "q4_0", "Q4_0", nullptr, kSmallBlock, 1, false, true},
   };
   return formats;
 }
@@ -264,8 +386,12 @@ std::unique_ptr<TensorEncoder> tensor_encoder(NumberFormat format, const Shape& 
       return std::make_unique<ScaledEncoder>(int8, widen_int8, kLargestInt8, kLeastInt8Scale);
     case NumberFormat::kInt8Rows:
       return std::make_unique<RowEncoder>(shape);
+    case NumberFormat::kInt8ConvRot:
+      return std::make_unique<ConvRotEncoder>(shape);
     case NumberFormat::kMxfp8:
       return std::make_unique<MxEncoder>(shape);
+    case NumberFormat::kNvfp4:
+      return std::make_unique<NvEncoder>(shape);
     default:
       return std::make_unique<BlockTensorEncoder>(info.type);
   }

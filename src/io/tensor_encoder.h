@@ -1,6 +1,6 @@
 // Writes tensors in the number formats whose codes follow from the values by a definition: plain floats, fp8 and int8
-// with a scale, mxfp8, and ggml's formats of 32 elements. Those whose scales are searched for (K-quants, IQ4) can only
-// be read: quantised_tensor.h. docs/spec/weights.md, section 11, has the definitions.
+// with a scale, int8 with ConvRot, mxfp8, nvfp4, and ggml's formats of 32 elements. Those whose scales are searched for
+// (K-quants, IQ4) can only be read: quantised_tensor.h. docs/spec/weights.md, section 11, has the definitions.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,9 @@ enum class NumberFormat : uint8_t {
   kFp8E5M2,
   kInt8,
   kInt8Rows,
+  kInt8ConvRot,
   kMxfp8,
+  kNvfp4,
   kQ4_0,
   kQ4_1,
   kQ5_0,
@@ -39,6 +41,7 @@ struct NumberFormatInfo {
   const char* type;        // of the codes, as files spell it: "F8_E4M3"
   const char* layer;       // what a layer's configuration calls it in safetensors files: "float8_e4m3fn"; null: nothing
   int64_t unit;            // elements of a row that are encoded together; it must divide a row
+  int64_t in_code;         // elements of a row in one stored code
   bool safetensors, gguf;  // which containers have it
   bool plain() const { return unit == 1 && layer == nullptr; }  // one number for each element, without scales
 };
@@ -49,6 +52,9 @@ const NumberFormatInfo* find_number_format(std::string_view word);  // null for 
 // For one tensor. encode() and decode() may be called by several threads for parts of their own.
 class TensorEncoder {
  public:
+  // A multiple of what any format encodes together: ranges begin and end at multiples of it, or at the tensor's end.
+  static constexpr int64_t kTogether = 256;
+
   TensorEncoder() = default;
   TensorEncoder(const TensorEncoder&) = delete;
   TensorEncoder& operator=(const TensorEncoder&) = delete;
@@ -59,19 +65,22 @@ class TensorEncoder {
   virtual void observe(IndexRange, const float*) {}
 
   virtual size_t bytes(int64_t elements) const = 0;  // of codes
-  // Elements `range` of the tensor in row-major order, whole units. `values` are finite; those that the format cannot
+  // What a layer's configuration says in addition to its format, as members of JSON; empty: nothing.
+  virtual std::string layer_members() const { return {}; }
+  // Elements `range` of the tensor in row-major order. `values` are finite; those that the format cannot
   // hold have codes that decode() turns into infinity or NaN.
   virtual void encode(IndexRange range, const float* values, std::byte* codes) = 0;
   // The values of what encode() made, with the bits that a reader of the file gets.
   virtual void decode(IndexRange range, const std::byte* codes, float* values) const = 0;
 
-  // The tensor of scales, after everything was encoded; its type is empty for formats without one.
+  // The tensors of scales, after everything was encoded; none for formats without any.
   struct Scales {
-    std::string type;  // "F32", "U8"
+    const char* suffix;  // behind the layer's name: "weight_scale"
+    const char* type;    // "F32", "F8_E4M3", "U8"
     Shape shape;
     std::vector<std::byte> bytes;
   };
-  virtual Scales scales() const { return {}; }
+  virtual std::vector<Scales> scales() const { return {}; }
 };
 
 // `shape`: [rows, columns] for formats with a unit or a scale.

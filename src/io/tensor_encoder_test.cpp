@@ -24,7 +24,7 @@ Encoded encode(NumberFormat format, const Shape& shape, const std::vector<float>
   Encoded result{tensor_encoder(format, shape), {}, std::vector<float>(values.size())};
   const IndexRange all{0, std::ssize(values)};
   if (result.encoder->observes()) {
-    const int64_t half = all.end / 2;
+    const int64_t half = all.end / 2 / TensorEncoder::kTogether * TensorEncoder::kTogether;
     result.encoder->observe({0, half}, values.data());
     result.encoder->observe({half, all.end}, values.data() + half);
   }
@@ -34,9 +34,12 @@ Encoded encode(NumberFormat format, const Shape& shape, const std::vector<float>
   return result;
 }
 
+// The only tensor of scales, or the last.
+TensorEncoder::Scales scales_of(const Encoded& encoded) { return encoded.encoder->scales().back(); }
+
 float scale_of(const Encoded& encoded) {
   float scale;
-  std::memcpy(&scale, encoded.encoder->scales().bytes.data(), sizeof scale);
+  std::memcpy(&scale, scales_of(encoded).bytes.data(), sizeof scale);
   return scale;
 }
 
@@ -77,14 +80,14 @@ TEST(TensorEncoder, TheLargestMagnitudeBecomesTheLargestCode) {
   const Encoded int8 = encode(NumberFormat::kInt8, {2, 2}, values);
   EXPECT_EQ(scale_of(int8), 1.75f / 127);
   EXPECT_EQ(static_cast<int8_t>(int8.codes[1]), -127);
-  EXPECT_EQ(int8.encoder->scales().type, "F32");
-  EXPECT_EQ(int8.encoder->scales().shape.rank(), 0);
+  EXPECT_STREQ(scales_of(int8).type, "F32");
+  EXPECT_EQ(scales_of(int8).shape.rank(), 0);
 }
 
 TEST(TensorEncoder, RowsHaveTheirOwnScales) {
   const Encoded out = encode(NumberFormat::kInt8Rows, {3, 3}, {1, -127, 0.5f, 254, 1, 3, 0, 0, 0});
   EXPECT_EQ(out.values, (std::vector<float>{1, -127, 0, 254, 0, 4, 0, 0, 0}));
-  const TensorEncoder::Scales scales = out.encoder->scales();
+  const TensorEncoder::Scales scales = scales_of(out);
   EXPECT_EQ(scales.shape, (Shape{3, 1}));
   float stored[3];
   std::memcpy(stored, scales.bytes.data(), sizeof stored);
@@ -102,7 +105,8 @@ TEST(TensorEncoder, ZerosHaveAScaleThatReadersTake) {
   for (const NumberFormatInfo& info : number_formats()) {
     const Encoded out = encode(info.format, {2, 32}, std::vector<float>(64));
     for (const float value : out.values) EXPECT_EQ(value, 0) << info.word;
-    if (out.encoder->scales().type == "F32") {
+    for (const TensorEncoder::Scales& scales : out.encoder->scales()) {
+      if (scales.type != std::string_view("F32")) continue;
       EXPECT_GT(scale_of(out), 0) << info.word;
     }
   }
@@ -114,7 +118,7 @@ TEST(TensorEncoder, PlainFormatsKeepWhatTheyCanHold) {
     const Encoded out = encode(format, {5}, values);
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_EQ(std::bit_cast<uint32_t>(out.values[i]), std::bit_cast<uint32_t>(values[i])) << info_of(format).word;
-    EXPECT_TRUE(out.encoder->scales().type.empty());
+    EXPECT_TRUE(out.encoder->scales().empty());
   }
   EXPECT_EQ(encode(NumberFormat::kBF16, {1}, {1.0f + 0x1p-8f}).values[0], 1);            // a tie, to even
   EXPECT_EQ(encode(NumberFormat::kBF16, {1}, {1.0f + 0x3p-8f}).values[0], 1 + 0x1p-6f);  // likewise
@@ -130,7 +134,7 @@ TEST(TensorEncoder, ScalesOfRunsAreTheLeastThatNoValueExceeds) {
   run(1, 4)[31] = 224 * 0x1p-20f;
   run(129, 3)[0] = 0x1p-130f;  // below the least factor, 2^−126
   const Encoded out = encode(NumberFormat::kMxfp8, {kRows, kColumns}, values);
-  const TensorEncoder::Scales scales = out.encoder->scales();
+  const TensorEncoder::Scales scales = scales_of(out);
   EXPECT_EQ(scales.shape, (Shape{256, 8}));
   const auto scale = [&](int64_t row, int64_t at) {
     return static_cast<int>(scales.bytes[static_cast<size_t>(RunOrder(kRows, kColumns / 32).place(row, at))]);
@@ -145,6 +149,58 @@ TEST(TensorEncoder, ScalesOfRunsAreTheLeastThatNoValueExceeds) {
   EXPECT_EQ(out.values[32 + 3], 448);
   EXPECT_EQ(out.values[1 * kColumns + 4 * 32 + 31], 224 * 0x1p-20f);
   EXPECT_EQ(out.values[129 * kColumns + 3 * 32], 0x1p-130f);
+}
+
+// Of a value that is 100 times the others, a rotation makes 256 of a like size: their error is that of small ones.
+TEST(TensorEncoder, ARotationSpreadsALargeValue) {
+  std::vector<float> values(2 * 512);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50;
+  values[300] = 100;
+  const auto error = [&](NumberFormat format) {
+    const Encoded out = encode(format, {2, 512}, values);
+    double squares = 0;
+    for (size_t i = 0; i < 512; ++i) squares += std::pow(static_cast<double>(out.values[i] - values[i]), 2);
+    return std::sqrt(squares / 512);
+  };
+  // Half of a step, evenly: 1/√12 of the largest over 127. Rotated, the largest is about 100/16 and what others add.
+  EXPECT_NEAR(error(NumberFormat::kInt8Rows), 100 / 127.0 / std::sqrt(12.0), 0.05);
+  EXPECT_LT(error(NumberFormat::kInt8ConvRot), (100 / 16.0 + 4) / 127 / std::sqrt(12.0));
+  EXPECT_EQ(encode(NumberFormat::kInt8ConvRot, {2, 512}, values).encoder->layer_members(),
+            R"("convrot": true, "convrot_groupsize": 256)");
+  // The largest power of 4 that divides a row.
+  EXPECT_EQ(encode(NumberFormat::kInt8ConvRot, {1, 48}, std::vector<float>(48, 1)).encoder->layer_members(),
+            R"("convrot": true, "convrot_groupsize": 16)");
+}
+
+// Halves round to the even code: 0, 0.5, 1, 1.5, 2, 3, 4, 6 have the codes 0 to 7.
+TEST(TensorEncoder, FourBitsAreTheNearest) {
+  // The largest magnitudes of run and tensor are 6·448, so both scales are whole: 448 and 1.
+  const std::vector<float> steps = {6,     5.01f, 5,      3.51f,  3.5f,  2.51f, 2.5f,   1.75f,
+                                    0.26f, 0.25f, -0.25f, -0.26f, 0.75f, 1.25f, -1.75f, -6};
+  const std::vector<float> expected = {6, 6, 4, 4, 4, 3, 2, 2, 0.5f, 0, -0.0f, -0.5f, 1, 1, -2, -6};
+  std::vector<float> values;
+  for (const float step : steps) values.push_back(step * 448);
+  values.resize(32);  // and a run of zeros
+  const Encoded out = encode(NumberFormat::kNvfp4, {1, 32}, values);
+  EXPECT_EQ(scale_of(out), 1);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(out.values[i], expected[i] * 448) << i;
+    EXPECT_EQ(std::signbit(out.values[i]), std::signbit(expected[i])) << i;
+  }
+  EXPECT_EQ(out.codes.size(), 16);
+  EXPECT_EQ(out.codes[0], std::byte{0x77});  // the first value in the high half
+  EXPECT_EQ(out.codes[5], std::byte{0x8 << 4 | 0x9});
+  const std::vector<TensorEncoder::Scales> scales = out.encoder->scales();
+  ASSERT_EQ(scales.size(), 2);
+  EXPECT_STREQ(scales[0].suffix, "weight_scale");
+  EXPECT_STREQ(scales[1].suffix, "weight_scale_2");
+  EXPECT_EQ(scales[0].shape, (Shape{128, 4}));
+  EXPECT_EQ(scales[0].bytes[0], std::byte{0x7e});
+  // A run whose scale is below the least e4m3 counts as zeros.
+  std::vector<float> small(32);
+  small[0] = 2688;
+  small[16] = 6 * 0x1p-11f;
+  EXPECT_EQ(encode(NumberFormat::kNvfp4, {1, 32}, small).values[16], 0);
 }
 
 TEST(TensorEncoder, FormatsAreFoundByTheirWords) {

@@ -18,7 +18,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr int64_t kPiece = int64_t{4} << 20;  // elements that are read and written at a time
-constexpr int64_t kUnits = 32;                // a multiple of the units of all formats
+static_assert(kPiece % io::TensorEncoder::kTogether == 0);
 
 // Sums over the values of one tensor, or of all.
 struct Errors {
@@ -98,9 +98,8 @@ class Conversion {
       put(codes_.data(), encoder->bytes(piece.size()));
     });
     if (tensor.has_scales()) {
-      const io::TensorEncoder::Scales scales = encoder->scales();
-      put(scales.bytes.data(), scales.bytes.size());
-      const std::string text = tensor.layer_text();
+      for (const io::TensorEncoder::Scales& scales : encoder->scales()) put(scales.bytes.data(), scales.bytes.size());
+      const std::string text = tensor.layer_text(*encoder);
       put(text.data(), text.size());
     }
     source_->release(tensor.from);
@@ -116,17 +115,17 @@ class Conversion {
     return {};
   }
 
-  // Of whole units.
   template <typename Body>
   static void pieces(const PlannedTensor& tensor, const Body& body) {
     const int64_t size = tensor.shape.size();
     for (int64_t begin = 0; begin < size; begin += kPiece) body(IndexRange{begin, std::min(size, begin + kPiece)});
   }
 
-  // body(part of [0, count)) on several threads, each part of whole units but for the tensor's end.
+  // body(part of [0, count)) on several threads, each of what is encoded together.
   template <typename Body>
   void parts(int64_t count, const Body& body) const {
-    const auto whole = [&](int64_t at) { return at == count ? count : at / kUnits * kUnits; };
+    constexpr int64_t kTogether = io::TensorEncoder::kTogether;
+    const auto whole = [&](int64_t at) { return at == count ? count : at / kTogether * kTogether; };
     io::in_parts(count, threads_, [&](IndexRange part) { body(IndexRange{whole(part.begin), whole(part.end)}); });
   }
 

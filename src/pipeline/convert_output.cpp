@@ -21,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Entry = io::SafetensorsStream::Entry;
 
-constexpr uint64_t kSpareBytes = 16 << 20;  // for everything that is not weights
+constexpr uint64_t kSpareBytes = 16 << 20;                                // for everything that is not weights
+constexpr std::string_view kSafetensors = "safetensors", kGguf = "GGUF";  // how TensorFile::container() begins
 
 std::string type_of(const PlannedTensor& tensor) {
   return tensor.format == nullptr ? tensor.stored : tensor.format->type;
@@ -53,11 +54,13 @@ std::vector<Entry> safetensors_entries(const std::vector<PlannedTensor>& tensors
       entries.push_back(plain_entry(tensor));
       continue;
     }
-    entries.push_back({tensor.to, DType::kU8, tensor.shape, tensor.format->type});
-    const io::TensorEncoder::Scales scales = io::tensor_encoder(tensor.format->format, tensor.shape)->scales();
-    const DType dtype = scales.type == "F32" ? DType::kF32 : DType::kU8;
-    entries.push_back({tensor.layer() + ".weight_scale", dtype, scales.shape, nullptr});
-    const auto length = static_cast<int64_t>(tensor.layer_text().size());
+    entries.push_back({tensor.to, DType::kU8, tensor.shape_of_codes(), tensor.format->type});
+    const auto encoder = io::tensor_encoder(tensor.format->format, tensor.shape);
+    for (const io::TensorEncoder::Scales& scales : encoder->scales()) {
+      const DType dtype = scales.type == std::string_view("F32") ? DType::kF32 : DType::kU8;
+      entries.push_back({tensor.layer() + "." + scales.suffix, dtype, scales.shape, scales.type});
+    }
+    const auto length = static_cast<int64_t>(tensor.layer_text(*encoder).size());
     entries.push_back({tensor.layer() + ".comfy_quant", DType::kU8, {length}, nullptr});
   }
   return entries;
@@ -67,7 +70,7 @@ std::vector<Entry> safetensors_entries(const std::vector<PlannedTensor>& tensors
 std::map<std::string, std::string> safetensors_metadata(const io::Checkpoint& checkpoint) {
   const io::TensorFile& file = *checkpoint.files().front();
   std::map<std::string, std::string> metadata{{"format", "pt"}};  // other programs refuse files without it
-  if (file.container() != "safetensors") return metadata;
+  if (!file.container().starts_with(kSafetensors)) return metadata;
   for (const auto& [key, value] : file.metadata())
     if (key != "_quantization_metadata") metadata[key] = value;
   return metadata;
@@ -81,7 +84,7 @@ std::vector<std::string> gguf_metadata(const ComponentAlone& in, const io::Numbe
   const std::set<std::string> own{"general.alignment", "general.file_type", "general.quantization_version"};
   const io::TensorFile& file = *in.checkpoint.files().front();
   std::vector<std::string> entries;
-  if (file.container() != "safetensors") {
+  if (file.container().starts_with(kGguf)) {
     for (const auto& [key, value] : file.metadata()) {
       if (own.count(key) == 0 && !key.starts_with("comfy.gguf.orig_shape."))
         entries.emplace_back(file.metadata_entry(key));

@@ -162,16 +162,23 @@ class Planner {
 
 std::string PlannedTensor::type_text() const {
   if (format == nullptr) return stored;
-  if (format->format == io::NumberFormat::kMxfp8) return format->word;
   if (!has_scales()) return format->type;
-  const bool rows = format->format == io::NumberFormat::kInt8Rows;
+  using enum io::NumberFormat;
+  if (format->format == kMxfp8 || format->format == kNvfp4 || format->format == kInt8ConvRot) return format->word;
+  const bool rows = format->format == kInt8Rows;
   return fmt::format("{} with a scale{}", format->type, rows ? " for each row" : "");
 }
 
-std::string PlannedTensor::layer_text() const {
-  std::string text = fmt::format(R"({{"format": "{}"}})", format->layer);
+std::string PlannedTensor::layer_text(const io::TensorEncoder& encoder) const {
+  const std::string more = encoder.layer_members();
+  std::string text = fmt::format(R"({{"format": "{}"{}{}}})", format->layer, more.empty() ? "" : ", ", more);
   text.resize((text.size() + kTextUnit - 1) / kTextUnit * kTextUnit, ' ');
   return text;
+}
+
+Shape PlannedTensor::shape_of_codes() const {
+  if (format->in_code == 1) return shape;
+  return {shape[0], shape[1] / format->in_code};
 }
 
 std::string PlannedTensor::layer() const { return to.substr(0, to.size() - kWeight.size()); }
@@ -186,11 +193,8 @@ const NumberFormatInfo& wanted_format(const ConvertOptions& options) {
   if (word == "float16" || word == "fp16") word = "f16";
   if (const NumberFormatInfo* info = io::find_number_format(word)) return *info;
   const bool searched = word.starts_with("iq") || word.find("_k") != std::string::npos;
-  constexpr const char* kRead[] = {"nvfp4", "int8_convrot", "convrot"};
-  const bool read = std::find(std::begin(kRead), std::end(kRead), word) != std::end(kRead);
   fail("format={}: {}; there are {}", options.format,
        searched ? "is read but not made, because its scales come from a search that has no exact definition"
-       : read   ? "is read but not made"
                 : "there is no such format",
        words_of(all));
 }

@@ -29,7 +29,9 @@ struct PlannedTensor {
   // Scales and a configuration are in tensors of their own, named after the layer.
   bool has_scales() const { return format != nullptr && format->layer != nullptr; }
   std::string layer() const;
-  std::string layer_text() const;  // {"format": …}, as ComfyUI reads it
+  std::string layer_text(const io::TensorEncoder& encoder) const;  // {"format": …}, as ComfyUI reads it
+  // Shape of the tensor of codes.
+  Shape shape_of_codes() const;
 };
 
 struct ConvertPlan {

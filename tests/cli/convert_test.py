@@ -155,6 +155,53 @@ def runs_of_mxfp8_are_as_defined(cwd):
 
 
 @test
+def rotated_rows_are_as_defined(cwd):
+    file, values = source(cwd)
+    out = pathlib.Path(cwd) / "rotated.safetensors"
+    rows = table(converted(cwd, file, out, "int8_convrot", f"model={configs(cwd)}"))
+    written, read = read_tensors(out), decoded(cwd, out)
+    for name, expected in values.items():
+        dtype, shape, data = written[name]
+        if not is_quantised(name, shape):
+            assert (dtype, data) == ("F32", formats.f32_bytes(expected)), name
+            continue
+        columns, base = shape[1], name[:-len(".weight")]
+        parts = [formats.convrot_codes(expected[i:i + columns]) for i in range(0, len(expected), columns)]
+        assert (dtype, data) == ("I8", b"".join(codes for _, codes in parts)), name
+        scales = formats.f32_bytes([scale for scale, _ in parts])
+        assert written[base + ".weight_scale"] == ("F32", [shape[0], 1], scales), name
+        assert json.loads(written[base + ".comfy_quant"][2]) == {
+            "format": "int8_tensorwise", "convrot": True, "convrot_groupsize": formats.convrot_group(columns)}, name
+        stored = [x for scale, codes in parts for x in formats.convrot_values(scale, codes)]
+        assert read[name] == formats.f32_bytes(stored), name
+        check_errors(rows[name], expected, stored)
+        assert rows[name][2] == "F32 -> int8_convrot", rows[name]
+
+
+@test
+def halves_of_nvfp4_are_as_defined(cwd):
+    file, values = source(cwd)
+    out = pathlib.Path(cwd) / "nv.safetensors"
+    rows = table(converted(cwd, file, out, "nvfp4", f"model={configs(cwd)}"))
+    written, read = read_tensors(out), decoded(cwd, out)
+    for name, expected in values.items():
+        dtype, shape, data = written[name]
+        if dtype != "U8":
+            assert (dtype, data) == ("F32", formats.f32_bytes(expected)), name
+            continue
+        columns, base = 2 * shape[1], name[:-len(".weight")]
+        second, scales, codes = formats.nv_codes(expected, shape[0], columns)
+        assert data == codes and is_quantised(name, [shape[0], columns]), name
+        assert written[base + ".weight_scale"][0] == "F8_E4M3" and written[base + ".weight_scale"][2] == scales, name
+        assert written[base + ".weight_scale_2"] == ("F32", [], formats.f32_bytes([second])), name
+        assert json.loads(written[base + ".comfy_quant"][2]) == {"format": "nvfp4"}, name
+        stored = formats.nv_values(second, scales, codes, columns)
+        assert read[name] == formats.f32_bytes(stored), name
+        check_errors(rows[name], expected, stored)
+        assert rows[name][2] == "F32 -> nvfp4", rows[name]
+
+
+@test
 def blocks_of_gguf_are_as_defined(cwd):
     file, values = source(cwd)
     for word in BLOCKS:
@@ -229,7 +276,7 @@ def files_that_were_written_make_the_same_video(cwd):
     for shard in folder.glob("*.safetensors"):
         shards.update(read_tensors(shard))
     assert read_tensors(cwd / "hub.safetensors") == shards
-    for word in [word for word, _, _ in SCALED] + ["mxfp8", *BLOCKS]:
+    for word in [word for word, _, _ in SCALED] + ["int8_convrot", "mxfp8", "nvfp4", *BLOCKS]:
         file = f"{word}.gguf" if word in BLOCKS else f"{word}.safetensors"
         # Rows of 48 are no blocks of 32: they stay as they are.
         rows = table(converted(cwd, "original.safetensors", file, word, f"model={MODEL}"))
@@ -376,7 +423,7 @@ def what_cannot_be_converted_is_refused(cwd):
 
     refuses(convert(cwd, file, "a.gguf", "q4_k_m", model), "format=q4_k_m", "no exact definition", "q4_0")
     refuses(convert(cwd, file, "a.gguf", "iq4_nl", model), "format=iq4_nl", "no exact definition")
-    refuses(convert(cwd, file, "a.safetensors", "nvfp4", model), "format=nvfp4", "read but not made")
+    refuses(convert(cwd, file, "a.gguf", "nvfp4", model), "GGUF files have no format nvfp4", "q8_0")
     refuses(convert(cwd, file, "a.safetensors", "fp9", model), "format=fp9", "no such format", "mxfp8")
     refuses(run([PROGRAM, "convert", file, "out=a.gguf"], cwd), "format: name the format")
     refuses(run([PROGRAM, "convert", file, "format=f16"], cwd), "out: name what to write")

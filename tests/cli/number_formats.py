@@ -30,7 +30,7 @@ def small_floats(exponent_bits, mantissa_bits, last):
     return values
 
 
-SMALL = {"F8_E4M3": small_floats(4, 3, 0x7E), "F8_E5M2": small_floats(5, 2, 0x7B)}
+SMALL = {"F8_E4M3": small_floats(4, 3, 0x7E), "F8_E5M2": small_floats(5, 2, 0x7B), "E2M1": small_floats(2, 1, 7)}
 
 
 def small_code(kind, x):
@@ -83,6 +83,42 @@ def scaled_values(kind, scale, data):
     return [f32(small_value(kind, code) * scale) for code in data]
 
 
+# ---- int8 with ConvRot ----
+
+FOUR = ((1, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))
+
+
+def convrot_sign(i, j, group):
+    """Of the Kronecker power of FOUR, an element."""
+    sign = 1
+    while group > 1:
+        sign *= FOUR[i % 4][j % 4]
+        i, j, group = i // 4, j // 4, group // 4
+    return sign
+
+
+def convrot_group(columns):
+    return next(group for group in (256, 64, 16, 4) if columns % group == 0)
+
+
+def convrot_sums(values, group):
+    """Each group times the matrix, which is symmetric."""
+    signs = [[convrot_sign(i, j, group) for j in range(group)] for i in range(group)]
+    return [math.fsum(values[at + i] * signs[i][j] for i in range(group))
+            for at in range(0, len(values), group) for j in range(group)]
+
+
+def convrot_codes(row):
+    """(scale, bytes of codes) of a row"""
+    group = convrot_group(len(row))
+    return scaled_codes("I8", [f32(x / math.isqrt(group)) for x in convrot_sums(row, group)])
+
+
+def convrot_values(scale, data):
+    group = convrot_group(len(data))
+    return [f32(x / math.isqrt(group) * scale) for x in convrot_sums(struct.unpack(f"{len(data)}b", data), group)]
+
+
 # ---- mxfp8 ----
 
 def mx_place(row, run, runs):
@@ -111,6 +147,33 @@ def mx_values(scales, codes, columns):
     for i, code in enumerate(codes):
         exponent = scales[mx_place(i // columns, i % columns // 32, runs)]
         values.append(small_value("F8_E4M3", code) * (math.ldexp(1, exponent - 127) if exponent else 0.0))
+    return values
+
+
+# ---- nvfp4 ----
+
+def nv_codes(values, rows, columns):
+    """(scale of scales, bytes of scales, bytes of codes)"""
+    runs, second = columns // 16, f32(max(map(abs, values)) / 2688)
+    scales, codes = bytearray(-(-rows // 128) * 128 * -(-runs // 4) * 4), bytearray()
+    for block in range(rows * runs):
+        run = values[16 * block:16 * block + 16]
+        stored = small_code("F8_E4M3", f32(f32(max(map(abs, run)) / 6) / second))
+        scales[mx_place(block // runs, block % runs, runs)] = stored
+        scale = f32(small_value("F8_E4M3", stored) * second)
+        halves = [small_code("E2M1", f32(x / scale)) if scale else 0 for x in run]
+        halves = [half & 7 | half >> 4 & 8 for half in halves]
+        codes += bytes(high << 4 | low for high, low in zip(halves[::2], halves[1::2]))
+    return second, bytes(scales), bytes(codes)
+
+
+def nv_values(second, scales, codes, columns):
+    runs, values = columns // 16, []
+    for i, code in enumerate(codes):
+        row, column = 2 * i // columns, 2 * i % columns
+        scale = f32(small_value("F8_E4M3", scales[mx_place(row, column // 16, runs)]) * second)
+        for half in (code >> 4, code & 15):
+            values.append(f32(SMALL["E2M1"][half & 7] * (-1.0 if half & 8 else 1.0) * scale))
     return values
 
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/gemm/packed.h"
+#include "tensor/convrot.h"
 
 namespace zoetrope::kernels {
 
@@ -44,22 +45,10 @@ inline void rotate_group(float* group) {
   for (int64_t i = 0; i < kInt8Group; ++i) group[i] *= 0.25f;
 }
 
-// x·R of a ConvRot group, R = (H ⊗ … ⊗ H)/√group with H = [[1,1,1,−1],[1,1,−1,1],[1,−1,1,1],[−1,1,1,1]]: in each
-// four, what they add up to less twice the one across. R·R is the identity.
 inline void rotate_convrot(float* x, int64_t group) {
-  float root = 1;
-  for (int64_t step = 1; step < group; step *= 4, root *= 2) {
-    for (int64_t i = 0; i < group; ++i) {
-      if (i / step % 4 != 0) continue;
-      float* const four[] = {x + i, x + i + step, x + i + 2 * step, x + i + 3 * step};
-      const float a = *four[0], b = *four[1], c = *four[2], d = *four[3], sum = (a + b) + (c + d);
-      *four[0] = sum - 2 * d;
-      *four[1] = sum - 2 * c;
-      *four[2] = sum - 2 * b;
-      *four[3] = sum - 2 * a;
-    }
-  }
-  for (int64_t i = 0; i < group; ++i) x[i] *= 1 / root;
+  rotate_unscaled(x, group);
+  const float inverse = 1 / static_cast<float>(convrot_root(group));
+  for (int64_t i = 0; i < group; ++i) x[i] *= inverse;
 }
 
 // One row, in place.
