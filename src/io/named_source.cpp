@@ -45,6 +45,7 @@ class Names {
     const std::set<std::string> known = find_places(table);
     for (const TensorSpec& spec : used) require(spec, used.size());
     refuse_others(known);
+    for (const std::string& name : present_) found_.ignored += known.count(name) == 0;
     return std::move(found_);
   }
 

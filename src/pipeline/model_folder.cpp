@@ -312,6 +312,39 @@ DType ComponentWeights::stored_dtype() const {
   return stored->info(io::stored_name(*stored, *largest)).dtype.value_or(DType::kF32);
 }
 
+std::string ComponentWeights::file_text() const {
+  if (!names_) return {};
+  const auto stored = io::checkpoint_source(*checkpoint_);
+  std::map<std::string, int64_t> types;
+  for (const auto& [name, place] : names_->places) ++types[stored->info(place.in_file.name).dtype_name];
+  std::vector<std::string> words;
+  for (const auto& [type, count] : types) words.push_back(fmt::format("{} {}", count, type));
+  const char* names = !names_->scheme                                  ? "names of the hub's folders"
+                      : *names_->scheme == io::NamingScheme::kOriginal ? "names of Wan's own code"
+                                                                       : "names of llama.cpp or OpenCLIP";
+  std::string text = fmt::format("{}: {}", checkpoint_->files().front()->path().string(), names);
+  if (!names_->prefix.empty()) text += fmt::format(" behind '{}'", names_->prefix);
+  text += fmt::format("; {}", fmt::join(words, ", "));
+  std::vector<std::string> unread;
+  if (names_->other_components > 0) unread.push_back(fmt::format("{} of other components", names_->other_components));
+  if (names_->ignored > 0) unread.push_back(fmt::format("{} that no model has", names_->ignored));
+  if (!unread.empty()) text += fmt::format("; tensors not read: {}", fmt::join(unread, ", "));
+  return text;
+}
+
+std::vector<std::string> ModelFolder::file_lines() const {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* component, const ComponentWeights& weights) {
+    if (const std::string text = weights.file_text(); !text.empty())
+      lines.push_back(fmt::format("{} {}", component, text));
+  };
+  for (size_t i = 0; i < experts.size(); ++i) add(expert_name(static_cast<int>(i)), experts[i].weights);
+  add("text_encoder", text_encoder);
+  add("vae", vae);
+  if (image_encoder) add("image_encoder", image_encoder->weights);
+  return lines;
+}
+
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;
   if (names_) plain = io::named_source(io::checkpoint_source(*checkpoint_, threads), names_);

@@ -68,6 +68,8 @@ class ComponentWeights {
   }
   // The seed of random weights; empty where they are read from files.
   std::optional<uint64_t> random_seed() const { return checkpoint_ ? std::optional<uint64_t>() : seed_; }
+  // Of a file that is named: what it is called, whose names it has, how its tensors are stored, and which are not read.
+  std::string file_text() const;
   // The files, or null where there are none.
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
 
@@ -130,6 +132,9 @@ struct ModelFolder {
   // multiplied in int8. Throws Error where they do not fit the model or the CPU, or where a choice of blocks lacks its
   // measurement or budget.
   void use(const GenerateOptions& options);
+
+  // A line for each component whose file is named.
+  std::vector<std::string> file_lines() const;
 
   // The blocks that are multiplied in int8, as the key int8_layers says them; empty where none are.
   std::string int8_layers() const;

@@ -505,6 +505,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);
+  for (const std::string& line : model_.file_lines()) text += fmt::format("Weights {}\n", line);
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,

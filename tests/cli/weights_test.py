@@ -329,6 +329,14 @@ def single_files_make_the_same_video(cwd):
                                    ("both", rest, [f"transformer={all_in_one}", f"vae={all_in_one}"])):
         result = generate(cwd, *arguments, f"output={name}.gif", f"dump={name}", "dtype=f32", model=model)
         assert result.returncode == 0, result.stderr
+        said = re.findall(r"Weights (\w+) (\S+): (.*)", result.stderr)
+        expected = [argument.split("=")[0] for argument in arguments if "safetensors" in argument]
+        assert [component for component, _, _ in said] == expected, result.stderr
+        for component, file, text in said:
+            prefix, names = {"transformer": ("model.diffusion_model.", "Wan's own code"),
+                             "vae": ("vae.", "the hub's folders")}[component]
+            others = r"; tensors not read: \d+ of other components" if name == "both" else ""
+            assert re.fullmatch(rf"names of {names} behind '{prefix}'; \d+ F32{others}", text), text
     assert latents(cwd / "folder") == latents(cwd / "file") == latents(cwd / "both")
     assert (cwd / "folder.gif").read_bytes() == (cwd / "both.gif").read_bytes()
     # A path in a YAML file may be beside that file.
