@@ -190,10 +190,11 @@ class Inspection {
 };
 
 // The memory of a run; a model that `generate` would refuse with the same keys is an Error after all is said.
-void print_memory(const fs::path& folder, const std::vector<std::string>& words, comm::Communicator* world) {
-  const MemoryLines memory = memory_lines(folder, words, world);
+void print_memory(const std::string& model, const fs::path& configs, const std::vector<std::string>& words,
+                  comm::Communicator* world) {
+  const MemoryLines memory = memory_lines(model, configs, words, world);
   if (world == nullptr || world->rank() == 0) print("{}", memory.text);
-  if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());
+  if (!memory.admitted) fail("{}: refused here; see the last line above", configs.string());
 }
 
 // The model as `generate` takes it with the same keys.
@@ -237,7 +238,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (world == nullptr || world->rank() == 0) {
     if (!inspection.run()) fail("{}: the checkpoint cannot be used; see the lines above", folder.string());
   }
-  print_memory(folder, words, world);
+  print_memory(models[0], folder, words, world);
   return 0;
 }
 

@@ -82,12 +82,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
 
 }  // namespace
 
-MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, comm::Communicator* world) {
+MemoryLines memory_lines(const std::string& model, const fs::path& configs, const std::vector<std::string>& words,
+                         comm::Communicator* world) {
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
-  parse(folder, words, set);
+  parse(configs, words, set);
   pipeline::read_prompt_files(options);
-  options.model = folder.string();
+  options.model = model;
   return with_origins(set, [&] { return memory_lines(options, world); });
 }
 

@@ -10,13 +10,13 @@
 
 namespace zoetrope::cli {
 
-// `words` are key=value as generate takes them. `world` as in Command::run. Throws Error for a model that cannot run
-// and for sizes that it cannot make.
+// `model` as it is named, with these configs. `words` are key=value as generate takes them. `world` as in Command::run.
+// Throws Error for a model that cannot run and for sizes that it cannot make.
 struct MemoryLines {
   std::string text;
   bool admitted;  // of this process
 };
-MemoryLines memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
-                         comm::Communicator* world);
+MemoryLines memory_lines(const std::string& model, const std::filesystem::path& configs,
+                         const std::vector<std::string>& words, comm::Communicator* world);
 
 }  // namespace zoetrope::cli

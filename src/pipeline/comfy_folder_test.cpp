@@ -13,7 +13,9 @@
 #include "base/test_folder.h"
 #include "io/test_files.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/planned_run.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -76,6 +78,14 @@ TEST_F(ComfyFolder, AModelIsFoundInIt) {
   EXPECT_THAT(options.text_encoder, EndsWith("text_encoders/umt5_xxl.safetensors"));
   EXPECT_THAT(options.vae, EndsWith("vae/wan_2.1_vae.safetensors"));
   EXPECT_EQ(options.image_encoder, "");
+  // A plan of it has these files, whose text encoder is smaller than the published one.
+  GenerateOptions given;
+  given.model = root().string();
+  const PlannedRun planned(given);
+  EXPECT_EQ(planned.memory.configs.stored.text_encoder, DType::kBF16);
+  EXPECT_TRUE(planned.missing_files.empty());
+  given.model = "wan2.1_t2v_1.3b";
+  EXPECT_EQ(PlannedRun(given).memory.configs.stored.text_encoder, DType::kF32);
 }
 
 TEST_F(ComfyFolder, TheTransformerMayBeNamedAlone) {
@@ -160,6 +170,22 @@ TEST_F(ComfyFolder, ARepositoryOfTheAuthorsIsTaken) {
   options.model = (root() / "two").string();
   EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_t2v_a14b");
   EXPECT_EQ(with_found_files(options).transformer_2, root() / "two" / "low_noise_model");
+  // Its transformer can be converted, and a run of it planned.
+  const ComponentAlone alone = open_alone(root() / "one", "");
+  EXPECT_EQ(alone.component.name, "transformer");
+  EXPECT_EQ(alone.config.parent_path().parent_path().filename(), "wan2.1_t2v_1.3b");
+  EXPECT_THAT(error_of([&] { open_alone(root() / "two", ""); }),
+              AllOf(HasSubstr("whole model"), HasSubstr("two/high_noise_model")));
+  EXPECT_EQ(open_alone(root() / "two" / "high_noise_model", "").component.name, "transformer");
+  put("one/vae.safetensors", "wan2.1_t2v_1.3b", "vae");
+  put("one/t5.safetensors", "wan2.1_t2v_1.3b", "text_encoder");
+  GenerateOptions whole = options;
+  whole.model = (root() / "one").string();
+  whole.text_encoder = (root() / "one/t5.safetensors").string();
+  whole.vae = (root() / "one/vae.safetensors").string();
+  const PlannedRun planned(whole);
+  EXPECT_EQ(planned.model.experts[0].config.num_layers, 30);
+  EXPECT_GT(planned.memory.configs.transformer_file_bytes, 0);
   put("other/diffusion_pytorch_model.safetensors", "wan2.1_t2v_1.3b", "transformer");
   describe_as("other", "AnotherModel");
   options.model = (root() / "other").string();

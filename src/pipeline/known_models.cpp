@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/original_repository.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -147,17 +148,25 @@ ComponentAlone open_alone(const fs::path& path, const std::string& model) {
     fail("{}: is a whole model; name one of its components, such as {}", path.string(),
          (path / "transformer").string());
   }
-  if (folder && !model.empty()) {
+  fs::path config = path / "config.json";
+  const bool original = folder && is_original_repository(path);  // its config has other keys
+  if (original && !fs::exists(config)) {
+    fail("{}: is a whole model; name one of its transformers, such as {}", path.string(),
+         (path / "high_noise_model").string());
+  }
+  const bool described = folder && !original;
+  if (described && !model.empty()) {
     fail("model={}: {} is a folder with a config of its own; leave the key out", model, path.string());
   }
-  fs::path config = path / "config.json";
-  const auto file = folder ? std::nullopt : std::optional(io::Checkpoint::open_file(path));
-  const FileKind kind = folder ? kind_of_folder(JsonObject::load(config)) : kind_of(*file);
+  const auto file = described  ? std::nullopt
+                    : original ? std::optional(io::Checkpoint::open(path, kDiffusersStem))
+                               : std::optional(io::Checkpoint::open_file(path));
+  const FileKind kind = described ? kind_of_folder(JsonObject::load(config)) : kind_of(*file);
   if (kind == FileKind::kLora) fail("{}: is a LoRA file, not a component of a model", path.string());
   const std::string name = folder_of(kind);
-  if (!folder && !model.empty()) {
+  if (!described && !model.empty()) {
     config = model_or_config(model) / name / "config.json";
-  } else if (!folder) {
+  } else if (!described) {
     const std::vector<std::string> models = models_with(*file, kind);
     if (models.empty()) fail("{}: {}", path.string(), why_of_no_model(*file, kind));
     config = config_folder() / models.front() / name / "config.json";
@@ -165,7 +174,7 @@ ComponentAlone open_alone(const fs::path& path, const std::string& model) {
   const auto json = JsonObject::load(config);
   io::require_unquantized(json);
   Component component = component_of(name, kClassOfImageEncoder, json);
-  io::Checkpoint checkpoint = folder ? io::Checkpoint::open(path, component.stem) : *file;
+  io::Checkpoint checkpoint = described ? io::Checkpoint::open(path, component.stem) : *file;
   io::NamesInFile names = names_of(checkpoint, component, component.used);
   return {std::move(checkpoint), std::move(component), std::move(names), std::move(config)};
 }

@@ -1,6 +1,9 @@
 #include "pipeline/planned_run.h"
 
 #include "base/error.h"
+#include "base/input_file.h"
+#include "pipeline/comfy_folder.h"
+#include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
@@ -36,6 +39,18 @@ ModelFolder opened_model(const GenerateOptions& options) {
   return model;
 }
 
+// With the files that a run finds. Where it would miss one, the model is planned all the same if its configs are known.
+GenerateOptions with_files(const GenerateOptions& given) {
+  GenerateOptions options = given;
+  try {
+    options = with_found_files(given);
+  } catch (const Error&) {
+    if (!is_there(model_or_config(given.model) / "model_index.json")) throw;
+  }
+  options.model = model_or_config(options.model).string();
+  return options;
+}
+
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = opened_model(options);
   check_given_inputs(options, model);
@@ -47,11 +62,19 @@ ModelFolder checked_model(const GenerateOptions& options) {
   return model;
 }
 
+std::pair<GenerateOptions, ModelFolder> opened(const GenerateOptions& given) {
+  GenerateOptions options = with_files(given);
+  ModelFolder model = checked_model(options);
+  return {std::move(options), std::move(model)};
+}
+
 }  // namespace
 
-PlannedRun::PlannedRun(const GenerateOptions& given)
-    : model(checked_model(given)),
-      options(with_choices(with_size_of_inputs(given, model), model)),
+PlannedRun::PlannedRun(const GenerateOptions& given) : PlannedRun(opened(given)) {}
+
+PlannedRun::PlannedRun(std::pair<GenerateOptions, ModelFolder> given)
+    : model(std::move(given.second)),
+      options(with_choices(with_size_of_inputs(given.first, model), model)),
       plan(plan_run(options, model)),
       memory{options, model_configs(model)} {
   memory.configs.mapped = options.weights != WeightSource::kRandom;

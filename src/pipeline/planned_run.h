@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
@@ -15,8 +16,9 @@
 namespace zoetrope::pipeline {
 
 struct PlannedRun {
-  // options.model is a folder with configs. Throws Error for inputs that the model does not take, LoRA files that are
-  // not its, and sizes that it cannot make. Inputs that it needs may be missing: they are planned for all the same.
+  // options.model is a folder or a name, and files are found, as for a run. Throws Error for inputs that the model does
+  // not take, LoRA files that are not its, and sizes that it cannot make. Inputs that it needs may be missing: they are
+  // planned for all the same.
   explicit PlannedRun(const GenerateOptions& options);
 
   ModelFolder model;        // without weights
@@ -28,6 +30,9 @@ struct PlannedRun {
   MemoryQuestion memory;
   // Keys whose files are not here, as key=FILE: planned as the model is published.
   std::vector<std::string> missing_files;
+
+ private:
+  explicit PlannedRun(std::pair<GenerateOptions, ModelFolder> given);
 };
 
 // Throws Error for the first key of the command line that neither memory nor time depend on: `command` would ignore it.

@@ -15,7 +15,6 @@
 #include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "parallel/exchange.h"
-#include "pipeline/comfy_folder.h"
 #include "pipeline/component_files.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
@@ -60,11 +59,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
 std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
                                             wan::ModelConfigs& configs) {
   std::vector<std::string> missing;
-  std::map<std::string, std::filesystem::path> files = named_files(options);
-  try {
-    files = named_files(with_found_files(options));  // names without their folder
-  } catch (const Error&) {                           // a run would say more
-  }
+  const std::map<std::string, std::filesystem::path> files = named_files(options);
   for (const auto& [name, class_name] : components_with_weights(folder)) {
     auto& stored = configs.stored;
     DType& dtype = name == "text_encoder"    ? stored.text_encoder
