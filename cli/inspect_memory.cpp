@@ -75,7 +75,8 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   }
   for (const planner::MemoryLimit& limit : limits)
     text += fmt::format("  available {:>9}: {}\n", limit.available.text(), limit.what);
-  const std::string refusal = pipeline::refusal(question, limits);
+  const std::string refusal = pipeline::refusal(
+      question, limits, [&](const pipeline::MemoryQuestion& other) { return planned.step_seconds(other); });
   return {text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal)),
           refusal.empty()};
 }

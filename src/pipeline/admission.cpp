@@ -126,7 +126,9 @@ class Search {
     const std::optional<std::string> settings = change_settings();
     add(settings);
     add(streamed_weights());
-    add(stored_weights());
+    const std::optional<std::string> stored = stored_weights();
+    add(stored);
+    if (!stored) add(converted_weights());
     const std::optional<std::string> shared = shared_weights(), divided = divided_layers();
     // Where no settings are enough, the sizes are looked for with the most frugal ones.
     if (!settings) economise();
@@ -189,6 +191,22 @@ class Search {
     other.options.weights_in_memory = WeightsInMemory::kAsStored;
     if (peak_of(other) > available_) return std::nullopt;
     return with_cost("weights_in_memory=as_stored" + leaving, other);
+  }
+
+  // In files that `convert` writes: of the formats with an exact definition, the two that lose least and most.
+  std::optional<std::string> converted_weights() const {
+    if (!question_.configs.mapped || asked_.weight_memory || !asked_.weight_cache.empty()) return std::nullopt;
+    for (const io::NumberFormat format : {io::NumberFormat::kQ8_0, io::NumberFormat::kQ4_0}) {
+      auto [other, leaving] = without_shards();
+      const int64_t now = transformer_file_bytes(other.configs);
+      other.configs.transformer_file_bytes = converted_file_bytes(other.configs, io::info_of(format));
+      other.options.weights_in_memory = WeightsInMemory::kAsStored;
+      if (other.configs.transformer_file_bytes >= now || peak_of(other) > available_) continue;
+      return with_cost(fmt::format("zoetrope convert format={} of the transformer{} with weights_in_memory=as_stored{}",
+                                   io::info_of(format).word, other.configs.experts.size() > 1 ? "s" : "", leaving),
+                       other);
+    }
+    return std::nullopt;
   }
 
   // By as few as can of the ranks that there are, if these are processes, or of more, each with a host of its own.

@@ -110,7 +110,7 @@ TEST(Admission, WhatIsOfferedFits) {
     const auto ways = what_would_fit(question, available);
     EXPECT_FALSE(ways.empty()) << share;
     for (const std::string& way : ways) {
-      if (way.find("processes") != std::string::npos) continue;
+      if (way.find("processes") != std::string::npos || way.find("convert") != std::string::npos) continue;
       MemoryQuestion other = question;
       OptionSet set = describe_options(other.options);
       std::istringstream words(way.substr(0, way.find(" (")));
@@ -137,7 +137,7 @@ TEST(Admission, WhatIsOfferedFitsWhereDenoisingIsThePeak) {
   for (const double share : {1.02, 0.98, 0.8, 0.6}) {
     const Bytes available(static_cast<int64_t>(share * static_cast<double>(vae.count())));
     for (const std::string& way : what_would_fit(question, available)) {
-      if (way.find("processes") != std::string::npos) continue;
+      if (way.find("processes") != std::string::npos || way.find("convert") != std::string::npos) continue;
       MemoryQuestion other = question;
       OptionSet set = describe_options(other.options);
       std::istringstream words(way.substr(0, way.find(" (")));
@@ -182,10 +182,21 @@ TEST(Admission, SaysWhatOtherPlacesOfTheWeightsCost) {
   EXPECT_THAT(text, testing::ContainsRegex("weights_in_memory=auto \\([0-9.]+ GB, 5 s a step\\)"));
   EXPECT_THAT(text, testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB, 7 s a step\\)"));
   EXPECT_THAT(text, testing::ContainsRegex("tensor_parallelism=2 \\([0-9.]+ GB, 9 s a step\\)"));
-  EXPECT_THAT(text, testing::Not(testing::HasSubstr("as_stored")));  // float32 as stored is no smaller
-  question.configs.transformer_file_bytes = 1'400'000'000;           // of one byte a weight
+  // float32 as stored is no smaller, but a file of 8 bits is.
+  EXPECT_THAT(text, testing::ContainsRegex("zoetrope convert format=q8_0 of the transformer with "
+                                           "weights_in_memory=as_stored \\([0-9.]+ GB, 3 s a step\\)"));
+  // And one of 4 bits where that is too large: the transformer must need the most for that.
+  MemoryQuestion frugal = question;
+  frugal.options.text_encoder_dtype = frugal.options.vae_dtype = DType::kBF16;
+  frugal.options.vae_tiling = true;
+  bool smaller = false;
+  for (int64_t less = 1'000'000'000; less < 4'000'000'000; less += 100'000'000)
+    smaller = smaller || ways_text(frugal, peak(frugal) - Bytes(less)).find("convert format=q4_0") != std::string::npos;
+  EXPECT_TRUE(smaller);
+  question.configs.transformer_file_bytes = 1'400'000'000;  // of one byte a weight
   EXPECT_THAT(ways_text(question, available, cost),
-              testing::ContainsRegex("weights_in_memory=as_stored \\([0-9.]+ GB, 3 s a step\\)"));
+              testing::ContainsRegex("or weights_in_memory=as_stored \\([0-9.]+ GB, 3 s a step\\)"));
+  EXPECT_THAT(ways_text(question, available, cost), testing::Not(testing::HasSubstr("convert")));
   EXPECT_THAT(ways_text(question, available), testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB\\)"));
   // Ranks of one process have one copy: others are needed, on hosts of which nobody knows.
   question.ranks_here = 4;

@@ -36,6 +36,11 @@ bool in_block(const std::string& name) {
                      [&](const char* block) { return name.starts_with(block); });
 }
 
+bool may_be_quantised(const io::TensorSpec& spec, const Shape& shape, const NumberFormatInfo& format) {
+  return spec.role == TensorRole::kMatrix && !spec.keep_float32 && in_block(spec.name) && shape.rank() == 2 &&
+         shape[1] % format.unit == 0;
+}
+
 // Null for types that are not plain.
 const NumberFormatInfo* plain_format(const std::string& type) {
   for (const NumberFormatInfo& info : io::number_formats())
@@ -120,8 +125,7 @@ class Planner {
   }
 
   bool quantised(const io::TensorSpec& spec, const PlannedTensor& tensor) const {
-    return spec.role == TensorRole::kMatrix && !spec.keep_float32 && in_block(spec.name) && tensor.shape.rank() == 2 &&
-           tensor.shape[1] % wanted_.unit == 0 && tensor.to.ends_with(kWeight);
+    return may_be_quantised(spec, tensor.shape, wanted_) && tensor.to.ends_with(kWeight);
   }
 
   // What GGUF files of Wan have in float32, whatever their format.
@@ -222,6 +226,17 @@ Container wanted_container(const ConvertOptions& options) {
     fail("layout=original: a folder has the names of the hub; leave the key out, or write a file");
   }
   return kind.container;
+}
+
+int64_t converted_bytes(const io::TensorTable& tensors, const NumberFormatInfo& format, DType stored) {
+  int64_t bytes = 0;
+  for (const io::TensorSpec& spec : tensors) {
+    const int64_t size = spec.shape.size();
+    const bool quantised = may_be_quantised(spec, spec.shape, format);
+    bytes += quantised ? static_cast<int64_t>(io::tensor_encoder(format.format, spec.shape)->bytes(size))
+                       : size * static_cast<int64_t>(dtype_size(stored));
+  }
+  return bytes;
 }
 
 ConvertPlan plan_conversion(const ConvertOptions& options, const ComponentAlone& in, const io::WeightSource& source) {

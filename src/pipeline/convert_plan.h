@@ -47,6 +47,9 @@ const io::NumberFormatInfo& wanted_format(const ConvertOptions& options);
 // By the ending of the output, which must have the format.
 Container wanted_container(const ConvertOptions& options);
 
+// Of the codes that a file of a component whose other tensors stay as stored would hold.
+int64_t converted_bytes(const io::TensorTable& tensors, const io::NumberFormatInfo& format, DType stored);
+
 ConvertPlan plan_conversion(const ConvertOptions& options, const ComponentAlone& in, const io::WeightSource& source);
 
 }  // namespace zoetrope::pipeline

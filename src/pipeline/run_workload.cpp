@@ -16,6 +16,7 @@
 #include "models/wan/vae/vae_tiling.h"
 #include "parallel/exchange.h"
 #include "pipeline/component_files.h"
+#include "pipeline/convert_plan.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
@@ -82,6 +83,25 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
       configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(file));
   }
   return missing;
+}
+
+int64_t transformer_file_bytes(const wan::ModelConfigs& configs) {
+  if (configs.transformer_file_bytes > 0) return configs.transformer_file_bytes;
+  int64_t bytes = 0;
+  for (const wan::TransformerConfig& config : configs.experts) {
+    const io::TensorTotals totals = io::totals(wan::transformer_tensors(config));
+    bytes = std::max(bytes, static_cast<int64_t>(totals.bytes(configs.stored.transformer)));
+  }
+  return bytes;
+}
+
+int64_t converted_file_bytes(const wan::ModelConfigs& configs, const io::NumberFormatInfo& format) {
+  int64_t bytes = 0;
+  for (const wan::TransformerConfig& config : configs.experts) {
+    const io::TensorTable tensors = wan::transformer_tensors(config);
+    bytes = std::max(bytes, converted_bytes(tensors, format, configs.stored.transformer));
+  }
+  return bytes;
 }
 
 wan::RunSize run_size(const MemoryQuestion& question) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "io/tensor_encoder.h"
 #include "models/wan/workload.h"
 #include "parallel/layout.h"
 #include "pipeline/generate_options.h"
@@ -38,6 +39,10 @@ wan::ModelConfigs model_configs(const ModelFolder& model);
 // alone, as they are published. Returns the keys whose files are not here, as key=FILE; of these configs stay as given.
 std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
                                             wan::ModelConfigs& configs);
+
+// Of the larger expert: as it is, and as `convert` would write it in this format.
+int64_t transformer_file_bytes(const wan::ModelConfigs& configs);
+int64_t converted_file_bytes(const wan::ModelConfigs& configs, const io::NumberFormatInfo& format);
 
 // Size, dtypes and threads that the question asks about.
 wan::RunSize run_size(const MemoryQuestion& question);
