@@ -24,6 +24,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/original_repository.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -99,13 +100,14 @@ std::string use_of(const io::Checkpoint& file) {
   return fmt::format("{} of {}", what, fmt::join(models, ", "));
 }
 
-// What a single file of weights holds, and of which models it is.
-void print_file(const fs::path& path, bool with_values) {
+// What a single file of weights holds, or several that belong together, and of which models it is.
+void print_weights(const io::Checkpoint& checkpoint, bool with_values) {
   constexpr size_t kLongestValue = 80;
-  const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
   const io::TensorFile& file = *checkpoint.files().front();
-  print("{}: {}, {} tensors ({}), {}\n", printable(path.string()), file.container(), file.tensors().size(),
-        dtypes_text(checkpoint), bytes_text(checkpoint));
+  const size_t files = checkpoint.files().size();
+  print("{}: {}{}, {} tensors ({}), {}\n", printable(checkpoint.place().string()), file.container(),
+        files == 1 ? "" : fmt::format(" in {} files", files), checkpoint.names().size(), dtypes_text(checkpoint),
+        bytes_text(checkpoint));
   for (const auto& [key, value] : file.metadata()) {
     const bool cut = value.size() > kLongestValue;
     print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
@@ -209,7 +211,14 @@ pipeline::GenerateOptions options_of(const std::string& model, const std::vector
   return pipeline::with_found_files(options);
 }
 
-// Of a single file.
+// A folder of weights that is no model: a component's.
+bool is_weights_alone(const fs::path& folder) {
+  if (fs::exists(folder / "model_index.json") || pipeline::is_original_repository(folder)) return false;
+  return io::Checkpoint::exists(folder, pipeline::kTextEncoderStem) ||
+         io::Checkpoint::exists(folder, pipeline::kDiffusersStem);
+}
+
+// Of a single file, or a component's folder.
 OptionSet describe_file_options(bool& check_values) {
   OptionSet set;
   set.flag("check_values", check_values,
@@ -225,11 +234,13 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
   }
   if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
-  if (fs::is_regular_file(models[0])) {
+  const bool file = fs::is_regular_file(models[0]);
+  if (file || is_weights_alone(models[0])) {
     bool with_values = false;
     OptionSet set = describe_file_options(with_values);
     for (const std::string& word : words) set.set_argument(word);
-    if (world == nullptr || world->rank() == 0) print_file(models[0], with_values);
+    if (world != nullptr && world->rank() != 0) return 0;
+    print_weights(file ? io::Checkpoint::open_file(models[0]) : pipeline::open_folder(models[0]), with_values);
     return 0;
   }
   const pipeline::GenerateOptions options = options_of(models[0], words);
@@ -255,8 +266,9 @@ std::string help() {
       "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
       "pictures and\n"
       "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n"
-      "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata.\n\n"
-      "Key for a single file:\n{}\n"
+      "Of a single safetensors or GGUF file, or the folder of a component, it prints tensor counts, types, bytes and "
+      "metadata.\n\n"
+      "Key for these:\n{}\n"
       "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n",
       describe_file_options(check_values).help());
 }

@@ -102,9 +102,8 @@ std::vector<std::string> Checkpoint::names() const {
 const TensorFile& Checkpoint::holder(const std::string& name) const {
   const auto found = contents_->tensors.find(name);
   if (found == contents_->tensors.end()) {
-    const std::string place =
-        contents_->files.size() == 1 ? contents_->files.front()->path().string() : contents_->folder.string();
-    fail("{}: tensor '{}' is missing among {} ({})", place, name, contents_->tensors.size(), nearest(names(), name));
+    fail("{}: tensor '{}' is missing among {} ({})", place().string(), name, contents_->tensors.size(),
+         nearest(names(), name));
   }
   return *found->second;
 }

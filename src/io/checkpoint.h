@@ -37,6 +37,10 @@ class Checkpoint {
   static Checkpoint of(std::shared_ptr<const TensorFile> file);
 
   const std::filesystem::path& folder() const { return contents_->folder; }
+  // The file, of several their folder.
+  std::filesystem::path place() const {
+    return contents_->files.size() == 1 ? contents_->files.front()->path() : contents_->folder;
+  }
   const std::filesystem::path& index() const { return contents_->index; }  // empty where there is none
   const std::vector<std::shared_ptr<const TensorFile>>& files() const { return contents_->files; }
   bool contains(const std::string& name) const;

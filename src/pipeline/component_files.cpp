@@ -130,6 +130,11 @@ FileKind kind_of(const io::Checkpoint& checkpoint) {
       path);
 }
 
+io::Checkpoint open_folder(const fs::path& folder) {
+  return io::Checkpoint::open(folder,
+                              io::Checkpoint::exists(folder, kTextEncoderStem) ? kTextEncoderStem : kDiffusersStem);
+}
+
 io::Checkpoint open_component(const fs::path& path, const Component& component) {
   const FileKind wanted = component.name == "vae"             ? FileKind::kVae
                           : component.name == "text_encoder"  ? FileKind::kTextEncoder

@@ -38,6 +38,9 @@ FileKind kind_of(const io::Checkpoint& checkpoint);
 DType main_dtype(const io::Checkpoint& checkpoint);
 int64_t checkpoint_bytes(const io::Checkpoint& checkpoint);
 
+// A folder's weights by either stem. Throws Error where it holds none.
+io::Checkpoint open_folder(const std::filesystem::path& folder);
+
 // A file, or a component's folder in the layout of the hub. Throws Error where it is another component.
 io::Checkpoint open_component(const std::filesystem::path& path, const Component& component);
 

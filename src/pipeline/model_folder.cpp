@@ -322,7 +322,7 @@ std::string ComponentWeights::file_text() const {
   const char* names = !names_->scheme                                  ? "names of the hub's folders"
                       : *names_->scheme == io::NamingScheme::kOriginal ? "names of Wan's own code"
                                                                        : "names of llama.cpp or OpenCLIP";
-  std::string text = fmt::format("{}: {}", checkpoint_->files().front()->path().string(), names);
+  std::string text = fmt::format("{}: {}", checkpoint_->place().string(), names);
   if (!names_->prefix.empty()) text += fmt::format(" behind '{}'", names_->prefix);
   text += fmt::format("; {}", fmt::join(words, ", "));
   std::vector<std::string> unread;

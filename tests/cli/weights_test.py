@@ -349,6 +349,38 @@ def single_files_make_the_same_video(cwd):
     assert "transformer: holds no weights" in harness.sentence(generate(cwd, "output=a.gif", model=rest))
 
 
+@test
+def blocks_may_have_files_of_their_own(cwd):
+    """LightX2V's folder: original names, a file for each block and one for the rest, an index, no config."""
+    cwd = pathlib.Path(cwd)
+    in_original_names(MODEL / "transformer", cwd / "single.safetensors")
+    files, index = {}, {}
+    for name, tensor in harness.read_tensors(cwd / "single.safetensors").items():
+        name = name.removeprefix("model.diffusion_model.")
+        block = re.match(r"blocks\.(\d+)\.", name)
+        index[name] = f"block_{block[1]}.safetensors" if block else "non_block.safetensors"
+        files.setdefault(index[name], {})[name] = tensor
+    folder = cwd / "split"
+    folder.mkdir()
+    for file, tensors in files.items():
+        harness.write_tensors(folder / file, tensors)
+    (folder / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    for name, words in (("whole", []), ("blocks", ["transformer=split"])):
+        result = generate(cwd, *words, f"output={name}.gif", f"dump={name}")
+        assert result.returncode == 0, result.stderr
+    assert "Weights transformer split: names of Wan's own code; " in result.stderr, result.stderr
+    assert latents(cwd / "whole") == latents(cwd / "blocks")
+    result = run([PROGRAM, "inspect", "split", "check_values=true"], cwd)
+    assert result.returncode == 0 and "split: safetensors in 3 files, 69 tensors (69 F32)" in result.stdout, result.stdout + result.stderr
+    assert "values are finite" in result.stdout, result.stdout
+    result = run([PROGRAM, "convert", "split", "out=one.safetensors", "format=f32", f"model={MODEL}"], cwd)
+    assert result.returncode == 0 and "Every value is exact" in result.stdout, result.stderr
+    assert harness.read_tensors(cwd / "one.safetensors") == {name: t for tensors in files.values() for name, t in tensors.items()}
+    (folder / "block_1.safetensors").unlink()
+    for command in (["inspect", "split"], ["convert", "split", "out=a.gguf", "format=f16"]):
+        assert "shard 'block_1.safetensors' is missing" in harness.sentence(run([PROGRAM, *command], cwd)), command
+
+
 def comfy_folder(folder):
     """The files of the model in ComfyUI's folders."""
     for name in ("unet", "text_encoders", "vae"):
