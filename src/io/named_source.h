@@ -30,7 +30,7 @@ struct NamesInFile {
   std::optional<NamingScheme> scheme;   // empty: that of the hub's folders
   std::map<std::string, Place> places;  // by the table's names
   size_t other_components = 0;          // tensors without the prefix
-  size_t ignored = 0;                   // tensors of this component that no model reads
+  size_t ignored = 0;                   // others of this component, which are no weights of the table
 };
 
 // `table` holds everything that files of this component may have. Throws Error, with the file's own names, where a

@@ -327,7 +327,9 @@ std::string ComponentWeights::file_text() const {
   text += fmt::format("; {}", fmt::join(words, ", "));
   std::vector<std::string> unread;
   if (names_->other_components > 0) unread.push_back(fmt::format("{} of other components", names_->other_components));
-  if (names_->ignored > 0) unread.push_back(fmt::format("{} that no model has", names_->ignored));
+  // The tokenizer is a tensor too, and is read.
+  const size_t ignored = names_->ignored - checkpoint_->contains(names_->prefix + encoders::kTokenizerTensor);
+  if (ignored > 0) unread.push_back(fmt::format("{} that are no weights of it", ignored));
   if (!unread.empty()) text += fmt::format("; tensors not read: {}", fmt::join(unread, ", "));
   return text;
 }

@@ -437,7 +437,7 @@ def what_cannot_be_converted_is_refused(cwd):
     refuses(convert(cwd, MODEL, "a.safetensors", "f16"), "is a whole model", "transformer")
     refuses(convert(cwd, MODEL / "transformer", "a.safetensors", "f16", model), "leave the key out")
     refuses(convert(cwd, MODEL / "vae", "a.safetensors", "int8"), "format=int8", "no tensor that may be stored so", "f16")
-    refuses(convert(cwd, MODEL / "scheduler", "a.safetensors", "f16"), "config.json")
+    refuses(convert(cwd, MODEL / "scheduler", "a.safetensors", "f16"), "scheduler: holds no weights")
     refuses(convert(cwd, GOLDEN / "loras" / "original.safetensors", "a.safetensors", "f16"), "is a LoRA file")
     refuses(convert(cwd, "none.gguf", "a.safetensors", "f16"), "none.gguf")
     refuses(convert(cwd, file, "no/such/a.safetensors", "f16", model), "no/such")

@@ -479,6 +479,8 @@ def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
     umt5 = GOLDEN / "weights" / "umt5"
     result = generate(cwd, f"text_encoder={umt5}/comfy_fp16.safetensors", "output=one.png", "dump=one", model=model)
     assert result.returncode == 0, result.stderr
+    # All of the file is read.
+    assert re.search(r"Weights text_encoder \S+comfy_fp16.safetensors: names of the hub's folders; [^;]*\n", result.stderr), result.stderr
     spiece = GOLDEN / "pipelines" / "wan21_i2v" / "tokenizer" / "spiece.model"
     result = generate(cwd, f"text_encoder={umt5}/comfy_fp16.safetensors", f"tokenizer={spiece}", "output=two.png",
                       "dump=two", model=model)
