@@ -213,10 +213,9 @@ pipeline::GenerateOptions options_of(const std::string& model, const std::vector
 
 // A folder of weights that is no model: a component's.
 bool is_weights_alone(const fs::path& folder) {
-  if (fs::exists(folder / "model_index.json") || pipeline::is_original_repository(folder) ||
-      pipeline::is_comfy_folder(folder)) {
-    return false;
-  }
+  if (fs::exists(folder / "model_index.json") || pipeline::is_comfy_folder(folder)) return false;
+  // A transformer of the authors has a config as their repository does, but no tokenizer.
+  if (pipeline::is_original_repository(folder) && fs::exists(folder / "google")) return false;
   return io::Checkpoint::exists(folder, pipeline::kTextEncoderStem) ||
          io::Checkpoint::exists(folder, pipeline::kDiffusersStem);
 }

@@ -87,9 +87,9 @@ MemoryLines memory_lines(const std::string& model, const fs::path& configs, cons
                          comm::Communicator* world) {
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
-  parse(configs, words, set);
+  parse(pipeline::model_or_config(model), words, set);
   pipeline::read_prompt_files(options);
-  options.model = model;
+  options.model = options.weights == WeightSource::kRandom ? configs.string() : model;
   return with_origins(set, [&] { return memory_lines(options, world); });
 }
 

@@ -1,5 +1,5 @@
 // The second half of zoetrope inspect: what a run of a model would hold in memory, and whether this machine has it.
-// Needs configs only.
+// Of weights it reads headers only.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace zoetrope::cli {
 
-// `model` as it is named, with these configs. `words` are key=value as generate takes them. `world` as in Command::run.
-// Throws Error for a model that cannot run and for sizes that it cannot make.
+// `model` as it is named, of which these are the configs. `words` are key=value as generate takes them. `world` as in
+// Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
 struct MemoryLines {
   std::string text;
   bool admitted;  // of this process

@@ -194,6 +194,7 @@ class Search {
   }
 
   // In files that `convert` writes: of the formats with an exact definition, the two that lose least and most.
+  // Where weights may be streamed from files, less is enough; it is offered where they may not.
   std::optional<std::string> converted_weights() const {
     if (!question_.configs.mapped || asked_.weight_memory || !asked_.weight_cache.empty()) return std::nullopt;
     for (const io::NumberFormat format : {io::NumberFormat::kQ8_0, io::NumberFormat::kQ4_0}) {

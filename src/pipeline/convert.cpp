@@ -199,13 +199,14 @@ OptionSet describe_options(ConvertOptions& o) {
   static const std::vector<std::pair<std::string, NameLayout>> layouts = {
       {"kept", NameLayout::kKept}, {"diffusers", NameLayout::kDiffusers}, {"original", NameLayout::kOriginal}};
   OptionSet set;
-  set.text("in", o.in, "folder of a component, or a safetensors or GGUF file")
+  set.text("in", o.in, "folder of a component, repository of a model's authors, or a safetensors or GGUF file")
       .text("out", o.out,
             "what to write: a file that ends in .safetensors or .gguf, or FOLDER/ in the layout of the hub")
       .text("format", o.format, format_help.c_str())
       .choice("layout", o.layout, layouts,
               "names of the output: those of the input, of the hub's folders, or of Wan's own code, as in ComfyUI")
-      .text("model", o.model, "folder with configs, for a file whose shapes are those of no known model")
+      .text("model", o.model,
+            "folder with configs, for weights without a config whose shapes are those of no known model")
       .flag("tensors", o.tensors, "print a line with the error of each tensor")
       .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores");
   return set;

@@ -41,6 +41,14 @@ bool may_be_quantised(const io::TensorSpec& spec, const Shape& shape, const Numb
          shape[1] % format.unit == 0;
 }
 
+// What GGUF files of Wan have in float32, whatever their format.
+bool is_wide_in_gguf(const io::TensorSpec& spec, const Shape& shape, bool transformer) {
+  constexpr int64_t kFew = 1024;
+  const bool patches = transformer && spec.role == TensorRole::kConvolution;
+  return shape.rank() <= 1 || shape.size() <= kFew || spec.keep_float32 || patches ||
+         spec.role == TensorRole::kModulation;
+}
+
 // Null for types that are not plain.
 const NumberFormatInfo* plain_format(const std::string& type) {
   for (const NumberFormatInfo& info : io::number_formats())
@@ -116,7 +124,7 @@ class Planner {
                                  const PlannedTensor& tensor) const {
     const NumberFormatInfo& f32 = io::info_of(io::NumberFormat::kF32);
     const bool gguf = plan_.container == Container::kGguf;
-    if (gguf && wide_in_gguf(spec, tensor)) return &f32;
+    if (gguf && is_wide_in_gguf(spec, tensor.shape, in_.component.name == "transformer")) return &f32;
     const bool may_change = !spec.keep_float32 || wanted_.format == io::NumberFormat::kF32;
     if (wanted_.plain() && may_change) return &wanted_;
     if (!wanted_.plain() && quantised(spec, tensor)) return &wanted_;
@@ -126,14 +134,6 @@ class Planner {
 
   bool quantised(const io::TensorSpec& spec, const PlannedTensor& tensor) const {
     return may_be_quantised(spec, tensor.shape, wanted_) && tensor.to.ends_with(kWeight);
-  }
-
-  // What GGUF files of Wan have in float32, whatever their format.
-  bool wide_in_gguf(const io::TensorSpec& spec, const PlannedTensor& tensor) const {
-    constexpr int64_t kFew = 1024;
-    const bool patches = in_.component.name == "transformer" && spec.role == TensorRole::kConvolution;
-    return tensor.shape.rank() <= 1 || tensor.shape.size() <= kFew || spec.keep_float32 || patches ||
-           spec.role == TensorRole::kModulation;
   }
 
   // Of a text encoder's file.
@@ -233,8 +233,9 @@ int64_t converted_bytes(const io::TensorTable& tensors, const NumberFormatInfo& 
   for (const io::TensorSpec& spec : tensors) {
     const int64_t size = spec.shape.size();
     const bool quantised = may_be_quantised(spec, spec.shape, format);
+    const DType plain = format.gguf && is_wide_in_gguf(spec, spec.shape, true) ? DType::kF32 : stored;
     bytes += quantised ? static_cast<int64_t>(io::tensor_encoder(format.format, spec.shape)->bytes(size))
-                       : size * static_cast<int64_t>(dtype_size(stored));
+                       : size * static_cast<int64_t>(dtype_size(plain));
   }
   return bytes;
 }

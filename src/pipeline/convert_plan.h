@@ -47,7 +47,7 @@ const io::NumberFormatInfo& wanted_format(const ConvertOptions& options);
 // By the ending of the output, which must have the format.
 Container wanted_container(const ConvertOptions& options);
 
-// Of the codes that a file of a component whose other tensors stay as stored would hold.
+// Of the tensors of a transformer's file; those that are not quantised stay as stored, as far as the format has that.
 int64_t converted_bytes(const io::TensorTable& tensors, const io::NumberFormatInfo& format, DType stored);
 
 ConvertPlan plan_conversion(const ConvertOptions& options, const ComponentAlone& in, const io::WeightSource& source);

@@ -158,9 +158,10 @@ ComponentAlone open_alone(const fs::path& path, const std::string& model) {
   if (described && !model.empty()) {
     fail("model={}: {} is a folder with a config of its own; leave the key out", model, path.string());
   }
-  const auto file = described ? std::nullopt
-                    : folder  ? std::optional(open_folder(path))
-                              : std::optional(io::Checkpoint::open_file(path));
+  const auto file = described  ? std::nullopt
+                    : original ? std::optional(io::Checkpoint::open(path, kDiffusersStem))
+                    : folder   ? std::optional(open_folder(path))
+                               : std::optional(io::Checkpoint::open_file(path));
   const FileKind kind = described ? kind_of_folder(JsonObject::load(config)) : kind_of(*file);
   if (kind == FileKind::kLora) fail("{}: is a LoRA file, not a component of a model", path.string());
   const std::string name = folder_of(kind);

@@ -315,8 +315,20 @@ DType ComponentWeights::stored_dtype() const {
 std::string ComponentWeights::file_text() const {
   if (!names_) return {};
   const auto stored = io::checkpoint_source(*checkpoint_);
+  std::map<std::string, bool> used;  // by the names of the file, where several tensors may be joined
+  for (const auto& [name, place] : names_->places) used[place.in_file.name];
+  for (const io::TensorSpec& spec : tensors_) {
+    const auto place = names_->places.find(spec.name);
+    if (place != names_->places.end()) used[place->second.in_file.name] = true;
+  }
   std::map<std::string, int64_t> types;
-  for (const auto& [name, place] : names_->places) ++types[stored->info(place.in_file.name).dtype_name];
+  size_t unused = names_->ignored;
+  for (const auto& [name, is_used] : used) {
+    ++types[stored->info(name).dtype_name];
+    unused += !is_used;
+  }
+  // The tokenizer is a tensor too, and is read.
+  if (checkpoint_->contains(names_->prefix + encoders::kTokenizerTensor)) --unused;
   std::vector<std::string> words;
   for (const auto& [type, count] : types) words.push_back(fmt::format("{} {}", count, type));
   const char* names = !names_->scheme                                  ? "names of the hub's folders"
@@ -327,9 +339,7 @@ std::string ComponentWeights::file_text() const {
   text += fmt::format("; {}", fmt::join(words, ", "));
   std::vector<std::string> unread;
   if (names_->other_components > 0) unread.push_back(fmt::format("{} of other components", names_->other_components));
-  // The tokenizer is a tensor too, and is read.
-  const size_t ignored = names_->ignored - checkpoint_->contains(names_->prefix + encoders::kTokenizerTensor);
-  if (ignored > 0) unread.push_back(fmt::format("{} that are no weights of it", ignored));
+  if (unused > 0) unread.push_back(fmt::format("{} that are not used", unused));
   if (!unread.empty()) text += fmt::format("; tensors not read: {}", fmt::join(unread, ", "));
   return text;
 }

@@ -28,7 +28,7 @@ struct PlannedRun {
   // Of one rank. The weights are read from files as they are stored there, of configs alone as published; or computed
   // by formula with weights=random. With a prompt its tokens are known.
   MemoryQuestion memory;
-  // Keys whose files are not here, as key=FILE: planned as the model is published.
+  // Keys whose files are not here or not whole, as key=FILE: planned as the model is published.
   std::vector<std::string> missing_files;
 
  private:

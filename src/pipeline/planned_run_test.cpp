@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/test_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
@@ -123,6 +124,21 @@ TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
   EXPECT_EQ(published("wan2.2_t2v_a14b").stored.text_encoder, DType::kBF16);
   EXPECT_EQ(published("wan2.2_t2v_a14b").stored.transformer, DType::kF32);
   EXPECT_EQ(published("wan2.2_t2v_a14b").transformer_file_bytes, 0);
+}
+
+// Indices without the files that they name: what a download of *.json brings.
+TEST(PlannedRun, WeightsThatAreStillToComeArePublishedOnes) {
+  const TestFolder folder;
+  std::filesystem::copy(recorded_model("wan21_t2v"), folder.path(), std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (entry.path().extension() == ".safetensors") std::filesystem::remove(entry.path());
+  GenerateOptions options = options_for("wan21_t2v", {});
+  options.model = folder.path().string();
+  const PlannedRun run(options);
+  EXPECT_EQ(run.memory.configs.transformer_file_bytes, 0);
+  EXPECT_EQ(run.memory.configs.stored.transformer, DType::kF32);
+  EXPECT_THAT(run.missing_files, testing::Contains("transformer=" + (folder / "transformer").string()));
+  EXPECT_THAT(run.missing_files, testing::Not(testing::Contains(HasSubstr("vae"))));  // of which there is no index
 }
 
 TEST(PlannedRun, KeysMayNameFoldersOfWeights) {

@@ -28,6 +28,17 @@ namespace {
 // Of code and of what the kernels' library generates, once they are used.
 constexpr int64_t kGrowth = 15'000'000;
 
+// Of the model's own folder nothing where files are not whole yet: an index whose shards are still to come.
+std::optional<io::Checkpoint> weights_there(const std::filesystem::path& path, const std::string& component,
+                                            bool named) {
+  try {
+    return open_component(path, {.name = component, .stem = stem_of(component), .tensors = {}});
+  } catch (const Error&) {
+    if (named) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 wan::ModelConfigs model_configs(const ModelFolder& model) {
@@ -68,19 +79,18 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
                    : name == "vae"           ? stored.vae
                                              : stored.transformer;
     const auto named = files.find(name);
-    if (named != files.end() && !is_there(named->second)) {
-      missing.push_back(fmt::format("{}={}", name, named->second.string()));
-      continue;
-    }
     const std::filesystem::path path = named != files.end() ? named->second : folder / name;
-    if (named == files.end() && !io::Checkpoint::exists(path, stem_of(name))) {
-      dtype = published_dtype(JsonObject::load(path / "config.json"));
+    const bool there = named != files.end() ? is_there(path) : io::Checkpoint::exists(path, stem_of(name));
+    const std::optional<io::Checkpoint> file =
+        there ? weights_there(path, name, named != files.end()) : std::optional<io::Checkpoint>();
+    if (!file) {
+      if (there || named != files.end()) missing.push_back(fmt::format("{}={}", name, path.string()));
+      dtype = published_dtype(JsonObject::load(folder / name / "config.json"));
       continue;
     }
-    const io::Checkpoint file = open_component(path, {.name = name, .stem = stem_of(name), .tensors = {}});
-    dtype = main_dtype(file);
+    dtype = main_dtype(*file);
     if (name.starts_with("transformer"))
-      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(file));
+      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(*file));
   }
   return missing;
 }

@@ -36,7 +36,8 @@ struct MemoryQuestion {
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
 // How the model's weights are stored: in the files that keys name, in the weights of `folder`, or, where it has configs
-// alone, as they are published. Returns the keys whose files are not here, as key=FILE; of these configs stay as given.
+// alone, as they are published. So count keys whose files are not here, and components of the folder that are not
+// whole: these are returned, as key=FILE.
 std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
                                             wan::ModelConfigs& configs);
 

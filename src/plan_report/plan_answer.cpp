@@ -115,8 +115,10 @@ class Subject {
     const pipeline::GenerateOptions& o = run_.options;
     const std::string layers = o.layers ? ", " + run_.model.experts[0].layers_text() : "";
     const std::string batch = o.batch_size > 1 ? fmt::format(", batch of {}", o.batch_size) : "";
-    return fmt::format("{}{}, {} x {}, {} frames{}", options_.folder.filename().string(), layers, o.width, o.height,
-                       o.num_frames, batch);
+    // The model that was found; "X/" ends with an empty name.
+    const std::filesystem::path& folder = run_.model.folder;
+    const std::string model = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+    return fmt::format("{}{}, {} x {}, {} frames{}", model, layers, o.width, o.height, o.num_frames, batch);
   }
   std::vector<std::string> missing_files() const { return run_.missing_files; }
 
@@ -251,7 +253,7 @@ PlanReport plan_answer(const PlanOptions& options) {
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
     report.notes.push_back(note);
   for (const std::string& file : subject.missing_files())
-    report.notes.push_back(fmt::format("{}: is not here; planned as the model is published", file));
+    report.notes.push_back(fmt::format("{}: is not here, or not whole; planned as the model is published", file));
   if (!options.ignored.empty()) report.notes.push_back(options.ignored);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);

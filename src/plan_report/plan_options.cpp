@@ -178,7 +178,9 @@ std::string plan_help() {
   PlanOptions options;
   Words words;
   return fmt::format(
-      "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. "
+      "MODEL is a folder that generate takes, one with a model's configs alone, or a name of configs/; of weights "
+      "headers\n"
+      "are read. "
       "CONFIG.yml,\nor config=FILE, is a file of generate, whose keys of running are not used. Keys of\ngenerate say "
       "what is planned (layers, height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
       "vae_dtype,\nvae_convolution, vae_tiling, memory_limit in GB per device) and what is fixed (attention, "

@@ -423,7 +423,9 @@ def components_are_found_in_a_comfyui_folder(cwd):
     assert result.returncode == 0, result.stdout + result.stderr
     for file in ("both/unet/wan.safetensors", "both/text_encoders/umt5.safetensors", "both/vae/wan_vae.safetensors"):
         assert file in result.stdout, result.stdout
-    assert run([PROGRAM, "plan", "both", "hardware=h100_8", "ranks=2", *harness.SMALL], cwd).returncode == 0
+    result = run([PROGRAM, "plan", "both/", "hardware=h100_8", "ranks=2", *harness.SMALL], cwd)
+    assert result.returncode == 0 and "Model     both" in result.stdout, result.stdout + result.stderr
+    assert run([PROGRAM, "inspect", "both", "weights=random", *harness.SMALL], cwd).returncode == 0
     # Two that fit, and none: one sentence of both commands.
     shutil.copy(cwd / "both/vae/wan_vae.safetensors", cwd / "both/vae/again.safetensors")
     for words, change in ((["several files fit the vae", "vae/again.safetensors, vae/wan_vae.safetensors", "choose one with vae="],
