@@ -103,103 +103,84 @@ def check_errors(row, values, stored):
     assert abs(row[0] - relative) <= 0.006 * relative and abs(row[1] - largest) <= 0.006 * largest, (row, relative, largest)
 
 
-@test
-def codes_with_a_scale_are_as_defined(cwd):
+def quantised_matrices(cwd, word):
+    """Converts the source to a safetensors file. All but the matrices of the blocks must be as they were. Yields for each
+    of these its values, its shape, the tensors of its layer by their endings, and check(values of the codes, what the
+    table says of its type), which is of this matrix until the next."""
     file, values = source(cwd)
-    for word, kind, layer in SCALED:
-        out = pathlib.Path(cwd) / f"{word}.safetensors"
-        rows = table(converted(cwd, file, out, word, f"model={configs(cwd)}"))
-        written, read = read_tensors(out), decoded(cwd, out)
-        quantised = [name for name, (dtype, _, _) in written.items() if dtype == kind]
-        assert len(quantised) == 20, quantised
-        assert len(written) == len(values) + 2 * len(quantised)
-        for name, expected in values.items():
-            dtype, shape, data = written[name]
-            if not is_quantised(name, shape):
-                assert (dtype, data) == ("F32", formats.f32_bytes(expected)) and rows[name][:2] == (0, 0), name
-                continue
-            columns = shape[1] if word == "int8_rows" else len(expected)
-            parts = [formats.scaled_codes(kind, expected[i:i + columns]) for i in range(0, len(expected), columns)]
-            base = name[:-len(".weight")]
-            assert (dtype, data) == (kind, b"".join(codes for _, codes in parts)), name
-            scales = [shape[0], 1] if word == "int8_rows" else [], formats.f32_bytes([scale for scale, _ in parts])
-            assert written[base + ".weight_scale"] == ("F32", *scales), name
-            assert json.loads(written[base + ".comfy_quant"][2]) == {"format": layer}, name
-            stored = [x for scale, codes in parts for x in formats.scaled_values(kind, scale, codes)]
+    out = pathlib.Path(cwd) / f"{word}.safetensors"
+    rows = table(converted(cwd, file, out, word, f"model={configs(cwd)}"))
+    shapes = {name: shape for name, (_, shape, _) in read_tensors(file).items()}
+    written, read = read_tensors(out), decoded(cwd, out)
+    of_layers = 0
+    for name, expected in values.items():
+        if not is_quantised(name, shapes[name]):
+            assert written[name] == ("F32", shapes[name], formats.f32_bytes(expected)) and rows[name][:2] == (0, 0), name
+            of_layers += 1
+            continue
+
+        def check(stored, types):
             assert read[name] == formats.f32_bytes(stored), name
             check_errors(rows[name], expected, stored)
+            assert rows[name][2] == types, rows[name]
+
+        base = name[:-len("weight")]
+        layer = {ending: written[base + ending] for ending in ("weight", "weight_scale", "weight_scale_2", "comfy_quant")
+                 if base + ending in written}
+        of_layers += len(layer)
+        yield expected, shapes[name], layer, check
+    assert of_layers == len(written), list(written)
+
+
+@test
+def codes_with_a_scale_are_as_defined(cwd):
+    for word, kind, layer_format in SCALED:
+        count = 0
+        for expected, shape, layer, check in quantised_matrices(cwd, word):
+            count += 1
+            columns = shape[1] if word == "int8_rows" else len(expected)
+            parts = [formats.scaled_codes(kind, expected[i:i + columns]) for i in range(0, len(expected), columns)]
+            assert layer["weight"] == (kind, shape, b"".join(codes for _, codes in parts))
+            scales = [shape[0], 1] if word == "int8_rows" else [], formats.f32_bytes([scale for scale, _ in parts])
+            assert layer["weight_scale"] == ("F32", *scales)
+            assert json.loads(layer["comfy_quant"][2]) == {"format": layer_format} and len(layer) == 3
             by_row = " for each row" if word == "int8_rows" else ""
-            assert rows[name][2] == f"F32 -> {kind} with a scale{by_row}", rows[name]
+            check([x for scale, codes in parts for x in formats.scaled_values(kind, scale, codes)],
+                  f"F32 -> {kind} with a scale{by_row}")
+        assert count == 20, count
 
 
 @test
 def runs_of_mxfp8_are_as_defined(cwd):
-    file, values = source(cwd)
-    out = pathlib.Path(cwd) / "mx.safetensors"
-    rows = table(converted(cwd, file, out, "mxfp8", f"model={configs(cwd)}"))
-    written, read = read_tensors(out), decoded(cwd, out)
-    for name, expected in values.items():
-        dtype, shape, data = written[name]
-        if not is_quantised(name, shape):
-            assert (dtype, data) == ("F32", formats.f32_bytes(expected)), name
-            continue
+    for expected, shape, layer, check in quantised_matrices(cwd, "mxfp8"):
         scales, codes = formats.mx_codes(expected, *shape)
-        base = name[:-len(".weight")]
-        assert (dtype, data) == ("F8_E4M3", codes), name
-        assert written[base + ".weight_scale"][0] == "U8" and written[base + ".weight_scale"][2] == scales, name
-        assert json.loads(written[base + ".comfy_quant"][2]) == {"format": "mxfp8"}, name
-        stored = formats.mx_values(scales, codes, shape[1])
-        assert read[name] == formats.f32_bytes(stored), name
-        check_errors(rows[name], expected, stored)
-        assert rows[name][2] == "F32 -> mxfp8", rows[name]
+        assert layer["weight"] == ("F8_E4M3", shape, codes)
+        assert layer["weight_scale"][0] == "U8" and layer["weight_scale"][2] == scales
+        assert json.loads(layer["comfy_quant"][2]) == {"format": "mxfp8"}
+        check(formats.mx_values(scales, codes, shape[1]), "F32 -> mxfp8")
 
 
 @test
 def rotated_rows_are_as_defined(cwd):
-    file, values = source(cwd)
-    out = pathlib.Path(cwd) / "rotated.safetensors"
-    rows = table(converted(cwd, file, out, "int8_convrot", f"model={configs(cwd)}"))
-    written, read = read_tensors(out), decoded(cwd, out)
-    for name, expected in values.items():
-        dtype, shape, data = written[name]
-        if not is_quantised(name, shape):
-            assert (dtype, data) == ("F32", formats.f32_bytes(expected)), name
-            continue
-        columns, base = shape[1], name[:-len(".weight")]
+    for expected, shape, layer, check in quantised_matrices(cwd, "int8_convrot"):
+        columns = shape[1]
         parts = [formats.convrot_codes(expected[i:i + columns]) for i in range(0, len(expected), columns)]
-        assert (dtype, data) == ("I8", b"".join(codes for _, codes in parts)), name
-        scales = formats.f32_bytes([scale for scale, _ in parts])
-        assert written[base + ".weight_scale"] == ("F32", [shape[0], 1], scales), name
-        assert json.loads(written[base + ".comfy_quant"][2]) == {
-            "format": "int8_tensorwise", "convrot": True, "convrot_groupsize": formats.convrot_group(columns)}, name
-        stored = [x for scale, codes in parts for x in formats.convrot_values(scale, codes)]
-        assert read[name] == formats.f32_bytes(stored), name
-        check_errors(rows[name], expected, stored)
-        assert rows[name][2] == "F32 -> int8_convrot", rows[name]
+        assert layer["weight"] == ("I8", shape, b"".join(codes for _, codes in parts))
+        assert layer["weight_scale"] == ("F32", [shape[0], 1], formats.f32_bytes([scale for scale, _ in parts]))
+        assert json.loads(layer["comfy_quant"][2]) == {
+            "format": "int8_tensorwise", "convrot": True, "convrot_groupsize": formats.convrot_group(columns)}
+        check([x for scale, codes in parts for x in formats.convrot_values(scale, codes)], "F32 -> int8_convrot")
 
 
 @test
 def halves_of_nvfp4_are_as_defined(cwd):
-    file, values = source(cwd)
-    out = pathlib.Path(cwd) / "nv.safetensors"
-    rows = table(converted(cwd, file, out, "nvfp4", f"model={configs(cwd)}"))
-    written, read = read_tensors(out), decoded(cwd, out)
-    for name, expected in values.items():
-        dtype, shape, data = written[name]
-        if dtype != "U8":
-            assert (dtype, data) == ("F32", formats.f32_bytes(expected)) and not is_quantised(name, shape), name
-            continue
-        columns, base = 2 * shape[1], name[:-len(".weight")]
-        second, scales, codes = formats.nv_codes(expected, shape[0], columns)
-        assert data == codes and is_quantised(name, [shape[0], columns]), name
-        padded = [-(-shape[0] // 128) * 128, -(-columns // 64) * 4]
-        assert written[base + ".weight_scale"] == ("F8_E4M3", padded, scales), name
-        assert written[base + ".weight_scale_2"] == ("F32", [], formats.f32_bytes([second])), name
-        assert json.loads(written[base + ".comfy_quant"][2]) == {"format": "nvfp4"}, name
-        stored = formats.nv_values(second, scales, codes, columns)
-        assert read[name] == formats.f32_bytes(stored), name
-        check_errors(rows[name], expected, stored)
-        assert rows[name][2] == "F32 -> nvfp4", rows[name]
+    for expected, shape, layer, check in quantised_matrices(cwd, "nvfp4"):
+        second, scales, codes = formats.nv_codes(expected, *shape)
+        assert layer["weight"] == ("U8", [shape[0], shape[1] // 2], codes)
+        assert layer["weight_scale"] == ("F8_E4M3", [-(-shape[0] // 128) * 128, -(-shape[1] // 64) * 4], scales)
+        assert layer["weight_scale_2"] == ("F32", [], formats.f32_bytes([second]))
+        assert json.loads(layer["comfy_quant"][2]) == {"format": "nvfp4"}
+        check(formats.nv_values(second, scales, codes, shape[1]), "F32 -> nvfp4")
 
 
 @test
