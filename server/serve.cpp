@@ -75,22 +75,22 @@ void check_format(const ServedModel& model) {
 
 OptionSet describe_serve_options(ServeOptions& o) {
   OptionSet set;
-  set.text("host", o.host, "address that is listened on; 0.0.0.0: all of this machine")
-      .integer("port", o.port, {0, 65535}, "0: any that is free, which is printed")
+  set.text("host", o.host, "address to listen on; 0.0.0.0: all of this machine")
+      .integer("port", o.port, {0, 65535}, "0: any free one, which is printed")
       .text("state", o.state,
-            "folder of the jobs, their uploads and videos, with which a later start goes on; unset: a temporary one")
-      .integer("queue", o.queue, {1, 100000}, "jobs that may wait; a request beyond them is refused with 429")
+            "folder of jobs, uploads and videos, with which a later start goes on; unset: a temporary one")
+      .integer("queue", o.queue, {1, 100000}, "jobs that may wait; more are refused with 429")
       .integer("keep", o.keep, {1, 1000000},
-               "jobs that ended, failed ones too, that are kept; the oldest beyond them are deleted with their files")
+               "ended jobs that are kept, failed ones too; the oldest beyond them are deleted with their files")
       .text("token", o.token, "what requests must carry as Authorization: Bearer TOKEN; unset: nothing")
-      .text("token_file", o.token_file, "file with the token, which other users of the machine cannot see then")
+      .text("token_file", o.token_file, "file with the token, hidden from other users of the machine")
       .text("allowed_hosts", o.allowed_hosts,
-            "names under which the server may be asked, next to IP addresses and localhost, as a.example,b.example")
+            "names of the server besides IP addresses and localhost, as a.example,b.example")
       .text("lora_folder", o.lora_folder, "folder of the .safetensors files that requests may name as lora")
       .integer("max_upload", o.max_upload, {1, 4096}, "MB of the body of a request")
       .integer("connections", o.connections, {2, 4096}, "open connections at most; half of them may be event streams")
       .number("request_timeout", o.request_timeout, {0.1, 3600},
-              "seconds in which a request must arrive; 64 KB more take one more each")
+              "seconds in which a request must arrive, plus one per 64 KB")
       .choice("log", o.log, {"none", "jobs", "requests"}, "what is written to standard error");
   return set;
 }

@@ -65,27 +65,24 @@ void describe_layout_options(OptionSet& set, StrategyOptions& o) {
                          as_it_is, "strategy; docs/attention.md lists all names")
       .value<std::optional<int64_t>>(
           "ulysses_shards", o.ulysses_shards, "integer", parse_shards, shards_text,
-          "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset or -1: as the planner "
-          "chooses")
+          "Ulysses degree: a divisor of the context ranks, at most the heads; unset or -1: the planner's choice")
       .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, parallel::kMostHeadChunks},
-               "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
+               "groups of heads; the exchange of one overlaps the attention of another; unset: the planner's choice")
       .choice("ring_direction", o.ring_direction,
               words<std::optional<Direction>>(parallel::kDirections, parallel::direction_name),
-              "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
-              "unset: as the planner chooses with attention=auto, else as the name says")
+              "how K/V blocks travel: one way round, both ways round, or both ways along a chain; unset: the planner's "
+              "choice with attention=auto, else as the name says")
       .choice("softmax", o.softmax, softmaxes,
-              "running reference per row, or one fixed offset from statistics of all keys; auto: as the name says, and "
-              "with attention=auto what was measured as the faster");
+              "running reference per row, or one fixed offset per row; auto: as the name says, with attention=auto the "
+              "faster one as measured");
 }
 
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   describe_layout_options(set, o);
-  set.value<ShardWeights>(
-         "shard_weights", o.shard_weights,
-         "even, auto, or whole numbers with commas between them, one for each context rank", parse_weights,
-         weights_text,
-         "how much of the tokens and heads each context rank has: all the same, as the ranks' speed is "
-         "measured from step to step, or as these numbers are to each other")
+  set.value<ShardWeights>("shard_weights", o.shard_weights, "even, auto, or list of 1 … 1000", parse_weights,
+                          weights_text,
+                          "share of the tokens and heads of each context rank: equal, by measured speed, or in "
+                          "proportion to these numbers")
       .or_list("shard_weights");
   BlockSizes& blocks = o.flash_block_sizes;
   set.sizes(
@@ -97,17 +94,13 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
           "use_fused_bwd_kernel", "block_kv_compute_in", "heads_per_tile", "vmem_limit_bytes"})
       .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")
       .flag("use_k_smoothing", o.use_k_smoothing, "fixed_max: offsets about the mean key, a tighter bound")
-      .flag("enable_tile_search", o.enable_tile_search,
-            "search the tile sizes when a problem is met for the first time, and remember them")
+      .flag("enable_tile_search", o.enable_tile_search, "search the tile sizes of a new problem, and remember them")
       .flag("deterministic", o.deterministic,
-            "tile sizes from dtype, head size and length alone, never tuned ones: the same bits for any number of "
-            "threads and any Ulysses degree")
-      .choice(
-          "kv_exchange_dtype", o.kv_exchange_dtype,
-          words<KVExchange>(parallel::kKVExchanges, parallel::kv_exchange_name),
-          "how keys and values travel between ranks: as_computed, in bf16 where the transformer computes in float32, "
-          "or in int8 with a scale per 32 values; what is not as_computed is rounded, and the summary says by how "
-          "much")
+            "no tuned tile sizes: the same bits for any number of threads and any Ulysses degree")
+      .choice("kv_exchange_dtype", o.kv_exchange_dtype,
+              words<KVExchange>(parallel::kKVExchanges, parallel::kv_exchange_name),
+              "dtype of keys and values between ranks: as_computed, or rounded to bf16 (where the transformer computes "
+              "in float32) or int8 (a scale per 32 values)")
       .choice("attention_dtype", o.attention_dtype,
               std::vector<std::pair<std::string, AttentionDtype>>{{"as_computed", AttentionDtype::kAsComputed},
                                                                   {"int8", AttentionDtype::kInt8}},

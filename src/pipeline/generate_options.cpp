@@ -100,13 +100,13 @@ const char* dtype_word(DType dtype) {
 OptionSet describe_options(GenerateOptions& o) {
   OptionSet set;
   set.text("model", o.model,
-           "checkpoint folder in the diffusers layout, or ComfyUI's folder of models; with weights=random also a name "
-           "from configs/")
+           "checkpoint folder in the diffusers layout, or ComfyUI's folder of models; with weights=random also a "
+           "folder of configs or a name from configs/")
       .choice("weights", o.weights, kWeights,
-              "random fills every tensor by formula instead of reading it, to measure without a download")
+              "random: tensors are made by formula instead of read, to measure without a download")
       .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")
       .integer("layers", o.layers, {1, 1000},
-               "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
+               "only the first N layers of each transformer; the video is not the model's")
       .text("transformer", o.transformer,
             "single file with the transformer's weights, safetensors or GGUF, instead of the folder's")
       .text("transformer_2", o.transformer_2, "single file with the low-noise expert's weights")
@@ -115,46 +115,38 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("image_encoder", o.image_encoder, "single file with the CLIP vision tower's weights")
       .text("tokenizer", o.tokenizer, "tokenizer.json, spiece.model, or a folder with one, instead of the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
-      .choice(
-          "weights_in_memory", o.weights_in_memory, kWeightsInMemory,
-          "transformer weights in memory: bf16: all of them, converted; as_stored: as in the files, converted block "
-          "by block when used; auto: converted as far as memory allows")
+      .choice("weights_in_memory", o.weights_in_memory, kWeightsInMemory,
+              "transformer weights in memory: bf16: all, converted; as_stored: as in the files, each block converted "
+              "when used; auto: converted, as many as fit")
       .number("weight_memory", o.weight_memory, {0.001, 1e6},
-              "GB for a transformer's converted weights; the rest is read from weight_cache while it computes, or "
-              "converted again")
+              "GB for a transformer's converted weights; the rest is read or converted again in each step")
       .choice("keep_weights", o.keep_weights, kKeeps,
-              "weights that stay in memory from one video to the next; several videos keep all unless this is set")
-      .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,
-                    "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer (both experts of two) "
-                    "while it is loaded")
-      .value<Loras>("lora_high", o.lora_high, "text", parse_loras, loras_text,
-                    "the same for the high-noise expert alone")
-      .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert alone")
+              "weights that stay in memory between videos; several videos keep all unless set")
+      .value<Loras>(
+          "lora", o.lora, "text", parse_loras, loras_text,
+          "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer, or both experts, while loading")
+      .value<Loras>("lora_high", o.lora_high, "text", parse_loras, loras_text, "the same for the high-noise expert")
+      .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert")
       .prose("prompt", o.prompt, "what the video shows; @FILE: what this file holds")
       .prose("negative_prompt", o.negative_prompt, "what it should not show")
-      .lines("prompts", o.prompts,
-             "several prompts instead of one: a file with one per line, in UTF-8; in YAML also a list")
-      .integer("num_videos", o.num_videos, {1, 100000},
-               "videos of each prompt, with the seeds seed, seed+1, …; several videos are numbered: clip_000.mp4")
-      .integer("batch_size", o.batch_size, {1, 64},
-               "videos that are denoised together; each has the bits of its own run")
-      .text("image", o.image, "PNG, JPEG or WebP that the video begins with (image to video, text and image to video)")
-      .text("last_image", o.last_image, "PNG, JPEG or WebP that the video ends with (first and last frame to video)")
+      .lines("prompts", o.prompts, "UTF-8 file with one prompt per line; in YAML also a list")
+      .integer("num_videos", o.num_videos, {1, 100000}, "videos of each prompt, with the seeds seed, seed+1, …")
+      .integer("batch_size", o.batch_size, {1, 64}, "videos denoised together")
+      .text("image", o.image, "PNG, JPEG or WebP that the video begins with")
+      .text("last_image", o.last_image, "PNG, JPEG or WebP that the video ends with")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
-      .text("mask", o.mask,
-            "video, folder or picture; white parts of control_video are regenerated, black parts stay (VACE, "
-            "Animate)")
+      .text("mask", o.mask, "video, folder or picture: white is regenerated, black stays (VACE, Animate)")
       .value<std::vector<std::string>>("reference_images", o.reference_images, "text", parse_names, names_text,
                                        "pictures of what the video shows, A.png,B.png (VACE)")
       .numbers("conditioning_scale", o.conditioning_scale, {-100, 100},
-               "how strongly control_video and reference_images are followed: one number, or one per control layer as "
-               "1,0.8; unset: 1 (VACE)")
+               "strength of control_video and reference_images: one number, or one per control layer; unset: 1 (VACE)")
       .choice("mode", o.mode, kModes,
               "animate: image moves like pose_video; replace: it takes a person's place in background_video (Animate)")
       .text("pose_video", o.pose_video, "video or folder of drawn skeletons (Animate)")
       .text("face_video", o.face_video, "video or folder of square crops of the face (Animate)")
       .text("background_video", o.background_video, "video or folder that image is put into (Animate)")
-      .integer("segment_frame_length", o.segment_frame_length, {5, 4093}, "frames that are denoised together (Animate)")
+      .integer("segment_frame_length", o.segment_frame_length, {5, 4093},
+               "frames of a segment, denoised together (Animate)")
       .integer("prev_segment_conditioning_frames", o.prev_segment_conditioning_frames, {1, 5},
                "frames that the next segment begins with, 1 or 5 (Animate)")
       .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
@@ -166,7 +158,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("num_inference_steps", o.num_inference_steps, {1, 1000}, "denoising steps")
       .number("guidance_scale", o.guidance_scale, {0, 100}, "classifier-free guidance; 1 or less turns it off")
       .number("guidance_scale_2", o.guidance_scale_2, {0, 100},
-              "guidance of the low-noise expert of two-expert models; unset: guidance_scale")
+              "guidance of the low-noise expert; unset: guidance_scale")
       .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
       .number("boundary_ratio", o.boundary_ratio, {0, 1},
               "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
@@ -174,9 +166,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("sigma_grid", o.sigma_grid, kGrids,
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
       .numbers("sigmas", o.sigmas, {0, 1},
-               "noise level of each step before the shift, falling, without the final 0, instead of "
-               "num_inference_steps of a grid")
-      .numbers("timesteps", o.timesteps, {0, 1e6}, "the same as timesteps, 1000 times the noise levels")
+               "noise level of each step before the shift, falling, without the final 0; replaces num_inference_steps")
+      .numbers("timesteps", o.timesteps, {0, 1e6}, "the same, times 1000")
       .value<std::string>(
           "recipe", o.recipe, fmt::format("{}", fmt::join(recipe_names(), ", ")),
           [&o](std::string_view name) {
@@ -184,39 +175,37 @@ OptionSet describe_options(GenerateOptions& o) {
             return std::string();
           },
           [](const std::string&) { return std::string(); },
-          "settings that a distilled model was made for, as if they stood here; lightning_4: four steps without "
-          "guidance, for the Lightning LoRA files of lightx2v")
+          "settings of a distilled model; lightning_4: lightx2v's, four steps without guidance")
       .integer("seed", o.seed, {-1, INT64_MAX},
                "seed of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and prints it")
-      .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "most tokens of a prompt; the rest is cut off")
+      .integer("max_sequence_length", o.max_sequence_length, {1, 512},
+               "most tokens of a prompt; the rest is cut off, with a note")
       .flag("mask_padding_tokens", o.mask_padding_tokens,
-            "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
+            "cross-attention ignores the prompt's padding, unlike the reference")
       .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
       .text("output", o.output, "NAME.mp4, .mov, .webm, .webp, .gif, .png (numbered) or a folder for numbered PNGs")
-      .text("grid", o.grid, "file, named like output, that shows all videos of several beside each other")
+      .text("grid", o.grid, "one more file, named like output, with all videos side by side")
       .choice("codec", o.codec, {"auto", "h264", "h265", "vp9"},
               "video codec: h264 or h265 in .mp4 and .mov, vp9 in .webm; auto: the first that fits")
       .integer("crf", o.crf, {0, 63},
                "quality of .mp4, .mov and .webm as the encoder counts it, 0 the best; unset: visually lossless")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
       .integer("preview", o.preview, {1, 1000},
-               "steps after which small frames of what is being made are written to NAME.preview.gif, again and again; "
-               "unset: none")
+               "every so many steps write a small GIF of the clip, NAME.preview.gif; unset: never")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
       .text("journal", o.journal,
-            "folder that notes each step and decoded frame, for resume=; none: nothing is noted; unset: OUTPUT.journal "
-            "for runs predicted to last above ten minutes")
-      .text("resume", o.resume, "the journal of a run that did not end, to go on from there, with any number of ranks")
+            "folder that records each step and decoded frame, for resume=; none: no journal; unset: OUTPUT.journal for "
+            "runs predicted to last above ten minutes")
+      .text("resume", o.resume, "journal of an unfinished run to continue, with any number of ranks")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
   set.choice("dtype", o.dtype, kTransformerDTypes,
-             "dtype of the transformer's weights and activations; int8: bf16, and the matrices of int8_layers are "
-             "multiplied in int8",
+             "dtype of the transformer's weights and activations; int8: bf16, with the matrices of int8_layers in int8",
              zoetrope::dtype_word)
-      .text("int8_layers", o.int8_layers,
-            "with dtype=int8, blocks: inner is all but the first and the last, or all, or numbers and ranges, as "
-            "1-28; auto: as many as budget= allows, by what `zoetrope int8` measured; two lists with a "
-            "slash between them are those of two experts")
+      .text(
+          "int8_layers", o.int8_layers,
+          "blocks for dtype=int8: inner (all but the first and the last), all, numbers and ranges as 1-28, or auto (as "
+          "many as budget= allows, as `zoetrope int8` measured); for two experts two lists with a slash between them")
       .text("int8_calibration", o.int8_calibration,
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
@@ -225,17 +214,14 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
-      .choice(
-          "vae_convolution", o.vae_convolution, kConvolutions,
-          "how 3×3 convolutions of the VAE are computed; winograd: all in fewer products; auto: those with 64 channels "
-          "or more, but for the first and the last")
-      .flag("vae_tiling", o.vae_tiling,
-            "encode and decode in overlapping tiles that are blended, as the reference does when asked")
+      .choice("vae_convolution", o.vae_convolution, kConvolutions,
+              "3×3 convolutions of the VAE; winograd: all in fewer products; auto: those with 64 channels or more, but "
+              "the first and the last")
+      .flag("vae_tiling", o.vae_tiling, "encode and decode in overlapping, blended tiles, as the reference can")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
-               "ranks that share the rows of a frame in the VAE; unset: as the planner chooses")
-      .number(
-          "memory_limit", o.memory_limit, {0.001, 1e6},
-          "GB that this process may use; a run that needs more is refused before it loads; unset: what is available")
+               "ranks that share the rows of a frame in the VAE; unset: the planner's choice")
+      .number("memory_limit", o.memory_limit, {0.001, 1e6},
+              "GB that this process may use; a larger run is refused before it loads; unset: what is available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
                "compute threads of this process, shared by its ranks; unset: its cores, by affinity and CPU quota");
@@ -243,31 +229,22 @@ OptionSet describe_options(GenerateOptions& o) {
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks that share a sequence; -1: those left over")
-      .integer(
-          "data_parallelism", o.data_parallelism, {-1, 4096},
-          "2 runs the two guidance branches on two halves of the ranks; unset: 1 next to a named topology, else as "
-          "the planner chooses")
-      .integer(
-          "fsdp_parallelism", o.fsdp_parallelism, {-1, 4096},
-          "ranks, each a process, that share the transformer's blocks: each keeps a part, and gathers a block before "
-          "its use; divides the ranks; -1: all of them; unset: 1, or where weights do not fit the fastest that does, "
-          "unless "
-          "reading them from files is faster")
-      .integer(
-          "tensor_parallelism", o.tensor_parallelism, {-1, 4096},
-          "neighbouring ranks that share every layer, each with a part of the heads and of the feed-forward; divides "
-          "the ranks and the heads; -1: what context_parallelism and data_parallelism leave; unset: 1, or as the "
-          "planner chooses")
+      .integer("data_parallelism", o.data_parallelism, {-1, 4096},
+               "2 runs the two guidance branches on two halves of the ranks; unset: 1 with a named topology, else the "
+               "planner's choice")
+      .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096},
+               "ranks, each a process, that share the transformer's weights, a part on each; divides the ranks; -1: "
+               "all of them; unset: 1, or the planner's choice where weights do not fit")
+      .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096},
+               "neighbouring ranks, each with a part of every layer's heads and feed-forward; divides the ranks and "
+               "the heads; -1: what context_parallelism and data_parallelism leave; unset: the planner's choice")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
       .value<std::optional<double>>(
           "comm_timeout", o.comm_timeout, "auto, 0.01 … 10000000", parse_comm_timeout,
           [](const std::optional<double>& seconds) { return seconds ? fmt::to_string(*seconds) : "auto"; },
-          "seconds that a wait for another rank may last; auto: from the predicted time of a step, at least 60, and "
-          "for "
-          "as long as that rank goes on")
-      .flag("check_finite", o.check_finite,
-            "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
+          "seconds that a wait for another rank may last; auto: as long as that rank makes progress (docs/trust.md)")
+      .flag("check_finite", o.check_finite, "end the run at the first NaN or infinity; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
   set.alias("mask_video", "mask");
   set.alias("video", "control_video").alias("num_videos_per_prompt", "num_videos");

@@ -14,8 +14,8 @@ namespace zoetrope::pipeline {
 
 // Of the key `hardware`, wherever something is planned.
 inline constexpr const char* kHardwareHelp =
-    "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope calibrate` or "
-    "a first use measured on this machine";
+    "the planner's profile of the machine: a name of configs/hardware/ or a file; unset: measured by `zoetrope "
+    "calibrate` or at first use";
 
 // The value of int8_layers that leaves the choice to a budget.
 inline constexpr const char* kChosenLayers = "auto";

@@ -158,27 +158,25 @@ const char* step_cache_name(const GenerateOptions& options) {
 }
 
 void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
-  set.choice("cache", o.cache, kCaches,
-             "steps that reuse what an earlier one computed: MagCache, TeaCache, SenCache, CFG cache (docs/caches.md)")
-      .number(
-          "cache_threshold", o.cache_threshold, {0, 1000},
-          "how far reused results may be off, as the cache measures it (mag, tea, sen); 0 reuses nothing; unset: as "
-          "published for the model")
+  set.choice("cache", o.cache, kCaches, "step cache: MagCache, TeaCache, SenCache, CFG cache (docs/caches.md)")
+      .number("cache_threshold", o.cache_threshold, {0, 1000},
+              "how far reused results may be off, as the cache measures it (mag, tea, sen); 0 reuses nothing; unset: "
+              "as published")
       .integer("cache_max_skips", o.cache_max_skips, {0, 1000}, "consecutive steps that may reuse (mag: 2, sen: 3)")
       .number("cache_retention", o.cache_retention, {0, 1},
               "share of the first steps that always compute (mag: 0.2 of each expert's, sen: 0.3)")
       .text("cache_ratios", o.cache_ratios,
-            "mag: magnitude ratios, conditional and unconditional in turn, as a list, a file, or the name of a model "
-            "that some were published for; unset: this model's")
-      .text("cache_coefficients", o.cache_coefficients,
-            "tea: polynomial, highest power first, as a list, a file, or the name of a model; unset: this model's")
+            "mag: magnitude ratios, conditional and unconditional in turn: a list, a file, or the name of a published "
+            "model; unset: this model's")
+      .text(
+          "cache_coefficients", o.cache_coefficients,
+          "tea: polynomial, highest power first: a list, a file, or the name of a published model; unset: this model's")
       .flag("cache_retention_steps", o.cache_retention_steps,
             "tea: always compute the first five steps and compare the projected time embedding")
       .integer("cache_interval", o.cache_interval, {1, 1000},
                "cfg: both guidance branches are computed every n-th step; 1 reuses nothing; unset: 5")
       .flag("cache_compare", o.cache_compare,
-            "denoise without the cache first, and state the relative L2 of velocities and latents and the time saved; "
-            "the trace is of the run with the cache")
+            "denoise without the cache first, and print the relative L2 of velocities and latents and the time saved")
       .alias("teacache_thresh", "cache_threshold")
       .alias("use_ret_steps", "cache_retention_steps");
 }
