@@ -75,10 +75,11 @@ function(zoetrope_compiles_fast name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1 -Wno-array-bounds -Wno-stringop-overflow>)
 endfunction()
 
-# zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [PROPERTIES …]): a GoogleTest program, each of its tests a ctest
-# of its own with these properties.
+# zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest program, each of its
+# tests a ctest of its own with these properties. With THREADS, rank tests (comm/rank_test.h) of a number of threads are
+# one ctest, as are all other tests: for tests that compare with a result which a process computes once.
 function(zoetrope_test name)
-  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
   endif()
@@ -96,8 +97,20 @@ function(zoetrope_test name)
     target_precompile_headers(zoetrope_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   target_precompile_headers(${name} REUSE_FROM zoetrope_test_headers)
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
-                                  ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES}
-                                  ${TEST_PROPERTIES})
+  set(properties LABELS ${TEST_LABEL} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
+                 ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES} ${TEST_PROPERTIES})
+  if(NOT TEST_THREADS)
+    gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                         PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ${properties})
+    return()
+  endif()
+  foreach(threads ${TEST_THREADS})
+    add_test(NAME ${name}.threads${threads} COMMAND ${name} --gtest_filter=*_threads${threads})
+    list(APPEND others *_threads${threads})
+    set_tests_properties(${name}.threads${threads} PROPERTIES FAIL_REGULAR_EXPRESSION "Running 0 tests")
+  endforeach()
+  list(JOIN others ":" others)
+  add_test(NAME ${name}.other COMMAND ${name} --gtest_filter=-${others})
+  list(TRANSFORM TEST_THREADS PREPEND ${name}.threads)
+  set_tests_properties(${TEST_THREADS} ${name}.other PROPERTIES TIMEOUT ${ZOETROPE_LONG_TEST_TIMEOUT} ${properties})
 endfunction()
