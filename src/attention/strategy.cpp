@@ -19,13 +19,18 @@ namespace {
 constexpr const char* kFlashName = "flash";
 
 enum class Topology : uint8_t { kAny, kFlash, kGather, kRing, kUlysses, kTwoDimensional };
-enum class Variant : uint8_t { kPlain, kFixedMax, kBothWays };
 
-// The published names. What one is about, its topology and its variant, no key can deny; the rest are defaults.
+// The published names. What one is about no key can deny: its topology, and softmax and direction where it has them. A
+// direction both ways leaves open which one. The rest are defaults.
 struct Name {
   const char* name;
   Topology topology;
-  Variant variant = Variant::kPlain;
+  std::optional<Softmax> softmax{};
+  std::optional<Direction> direction{};
+
+  bool denies(Direction given) const {
+    return direction && given != *direction && !(goes_both_ways(*direction) && goes_both_ways(given));
+  }
 };
 
 constexpr Name kNames[] = {
@@ -40,11 +45,11 @@ constexpr Name kNames[] = {
     {"tokamax_ring_custom", Topology::kRing},
     {"ulysses", Topology::kUlysses},
     {"ulysses_custom", Topology::kUlysses},
-    {"ulysses_custom_fixed_m", Topology::kUlysses, Variant::kFixedMax},
+    {"ulysses_custom_fixed_m", Topology::kUlysses, Softmax::kFixedMax},
     {"ulysses_ring", Topology::kTwoDimensional},
     {"ulysses_ring_custom", Topology::kTwoDimensional},
-    {"ulysses_ring_custom_fixed_m", Topology::kTwoDimensional, Variant::kFixedMax},
-    {"ulysses_ring_custom_bidir", Topology::kTwoDimensional, Variant::kBothWays},
+    {"ulysses_ring_custom_fixed_m", Topology::kTwoDimensional, Softmax::kFixedMax},
+    {"ulysses_ring_custom_bidir", Topology::kTwoDimensional, {}, Direction::kOpen},
 };
 
 const Name& find_name(const std::string& name) {
@@ -88,11 +93,11 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   // Any other name, and any key about the degrees, the ring or the head chunks, leaves the gather out.
   const bool refined = shards || options.ring_direction || options.ulysses_attention_chunks;
   if (!gathers && (name.topology != Topology::kAny || refined)) request.gather = 1;
-  const Direction implied = name.variant == Variant::kBothWays ? Direction::kOpen : Direction::kForward;
   request.direction = options.ring_direction;
-  if (!request.direction && name.topology != Topology::kAny) request.direction = implied;
-  if (name.variant == Variant::kBothWays && !goes_both_ways(*request.direction))
-    contradiction(name, "ring_direction", direction_name(implied), direction_name(*request.direction));
+  if (!request.direction && name.topology != Topology::kAny)
+    request.direction = name.direction.value_or(Direction::kForward);
+  if (request.direction && name.denies(*request.direction))
+    contradiction(name, "ring_direction", direction_name(*name.direction), direction_name(*request.direction));
   // Out of int's range, it is out of the legal one too.
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
     request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
@@ -103,11 +108,10 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
 
 // Left open with a name, it is what the name says, else what holds without a planner.
 std::optional<Softmax> softmax_of(const Name& name, const StrategyOptions& options) {
-  const Softmax implied = name.variant == Variant::kFixedMax ? Softmax::kFixedMax : Softmax::kOnline;
   const std::optional<Softmax>& given = options.softmax;
-  if (name.variant == Variant::kFixedMax && given.value_or(implied) != implied)
-    contradiction(name, "softmax", softmax_name(implied), softmax_name(*given));
-  return given || name.topology == Topology::kAny ? given : implied;
+  if (name.softmax && given && *given != *name.softmax)
+    contradiction(name, "softmax", softmax_name(*name.softmax), softmax_name(*given));
+  return given || name.topology == Topology::kAny ? given : name.softmax.value_or(Softmax::kOnline);
 }
 
 void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
