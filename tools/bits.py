@@ -295,6 +295,8 @@ def main():
     results = run_all(arguments.program, arguments.only)
     if arguments.command == "record":
         path.parent.mkdir(parents=True, exist_ok=True)
+        if arguments.only and path.exists():  # the other runs stay as they are recorded
+            results = {**json.loads(path.read_text()), **results}
         path.write_text(json.dumps(results, indent=1) + "\n")
         print(f"recorded {len(results)} runs in {path}")
         return 0
