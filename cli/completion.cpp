@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "cli/help_text.h"
+#include "io/tensor_file.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -27,8 +28,12 @@ std::string fish_quoted(const std::string& text) {
   return out + "'";
 }
 
-// Files that are words of their own: settings and weights. Folders are too.
-constexpr std::string_view kFiles[] = {"yml", "yaml", "safetensors", "gguf"};
+// Endings of files that are words of their own: settings and weights. Folders are too.
+std::vector<std::string_view> file_endings() {
+  std::vector<std::string_view> endings = {"yml", "yaml"};
+  for (const std::string_view ending : io::weight_file_endings()) endings.push_back(ending.substr(1));
+  return endings;
+}
 
 // "COMMAND.KEY) DOES; ;;" for every key whose values are words, and for those whose values may be files.
 template <typename Does>
@@ -102,7 +107,7 @@ _zoetrope() {{
 }}
 complete -F _zoetrope zoetrope
 )",
-                     names, values, words, fmt::join(kFiles, " "));
+                     names, values, words, fmt::join(file_endings(), " "));
 }
 
 // A word of _describe: "name:what it is", with colons in the name escaped (there are none).
@@ -148,7 +153,7 @@ elif (( $+functions[compdef] )); then
   compdef _zoetrope zoetrope
 fi
 )",
-                     names, values, keys, fmt::join(kFiles, "|"));
+                     names, values, keys, fmt::join(file_endings(), "|"));
 }
 
 std::string fish() {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -221,9 +219,8 @@ class Reader {
     info.dtype = type.dtype;
     info.bytes = byte_count(name, extents, type);
     info.offset = offset;
-    info.extents.assign(extents.rbegin(), extents.rend());
+    info.set_extents({extents.rbegin(), extents.rend()});
     use_original_shape(name, info);
-    set_shape(info);
     if (!header_.tensors.emplace(name, std::move(info)).second) fail("{}: tensor '{}' appears twice", file_, name);
   }
 
@@ -288,15 +285,7 @@ class Reader {
       fail("{}: tensor '{}' has shape [{}], which '{}{}' cannot make [{}]", file_, name, fmt::join(info.extents, ", "),
            kOriginalShape, name, fmt::join(found->second, ", "));
     }
-    info.extents = found->second;
-  }
-
-  static void set_shape(TensorInfo& info) {
-    if (info.extents.size() <= Shape::kMaxRank) {
-      for (const int64_t extent : info.extents) info.shape.append(extent);
-    } else {
-      info.shape.append(std::accumulate(info.extents.begin(), info.extents.end(), int64_t{1}, std::multiplies<>()));
-    }
+    info.set_extents(found->second);
   }
 
   // Turns offsets within the data into offsets within the file.
@@ -304,7 +293,6 @@ class Reader {
     const uint64_t padding = (alignment_ - at_ % alignment_) % alignment_;
     const uint64_t start = at_ + std::min(padding, left()), room = contents_.size() - start;
     header_.bytes = start;
-    std::vector<std::pair<const std::string*, TensorInfo*>> order;
     for (auto& [name, info] : header_.tensors) {
       if (info.offset % alignment_ != 0) {
         fail("{}: tensor '{}' starts at the unaligned offset {}; it must be a multiple of {}", file_, name, info.offset,
@@ -316,16 +304,8 @@ class Reader {
       }
       info.offset += start;
       info.aligned = !info.dtype || info.offset % dtype_size(*info.dtype) == 0;
-      order.emplace_back(&name, &info);
     }
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return a.second->offset < b.second->offset; });
-    for (size_t i = 1; i < order.size(); ++i) {
-      const auto& [name, info] = order[i - 1];
-      if (info->offset + info->bytes > order[i].second->offset) {
-        fail("{}: tensor '{}' overlaps tensor '{}'", file_, *order[i].first, *name);
-      }
-    }
+    header_.check_overlaps(file_);
   }
 
   std::string_view contents_;

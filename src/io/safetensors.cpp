@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -72,14 +70,9 @@ class Entry {
     const StoredType& type = read_type();
     info.dtype_name = type.name;
     info.dtype = type.dtype;
-    info.extents = read_extents();
+    info.set_extents(read_extents());
     const std::string shape = fmt::format("[{}]", fmt::join(info.extents, ", "));
     info.bytes = byte_count(info.extents, shape, type);
-    if (info.extents.size() <= Shape::kMaxRank) {
-      for (const int64_t extent : info.extents) info.shape.append(extent);
-    } else {
-      info.shape.append(std::accumulate(info.extents.begin(), info.extents.end(), int64_t{1}, std::multiplies<>()));
-    }
     const auto [begin, end] = read_offsets();
     if (end - begin != info.bytes) {
       fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, shape, type.name, info.bytes,
@@ -154,30 +147,21 @@ class Entry {
 };
 
 // Tensors must not overlap, and the last must end where the file ends. Gaps are legal: docs/spec/weights.md, 4.1.
-void check_coverage(const std::string& file, const std::map<std::string, TensorInfo>& tensors, uint64_t data_start,
-                    uint64_t file_size) {
-  std::vector<std::pair<const std::string*, const TensorInfo*>> order;
-  for (const auto& [name, info] : tensors) order.emplace_back(&name, &info);
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
-  });
-  uint64_t cursor = data_start;
-  const std::string* previous = nullptr;
-  for (const auto& [name, info] : order) {
-    const std::string after = previous == nullptr ? "the header" : fmt::format("tensor '{}'", *previous);
-    if (info->offset < cursor) {
-      fail("{}: tensor '{}' overlaps {}; their data_offsets must not share bytes", file, *name, after);
-    }
-    cursor = info->offset + info->bytes;
-    previous = name;
+void check_coverage(const std::string& file, const TensorHeader& header, uint64_t file_size) {
+  header.check_overlaps(file);
+  uint64_t end = header.bytes;
+  const std::string* last = nullptr;
+  for (const auto& [name, info] : header.tensors) {
+    if (info.offset + info.bytes <= end) continue;
+    end = info.offset + info.bytes;
+    last = &name;
   }
-  if (cursor > file_size) {
+  if (end > file_size) {
     fail("{}: is truncated: {} bytes are missing (its header describes {} bytes, the file has {}; tensor '{}' is cut)",
-         file, cursor - file_size, cursor, file_size, *previous);
+         file, end - file_size, end, file_size, *last);
   }
-  if (cursor < file_size) {
-    fail("{}: has {} bytes after its last tensor that belong to none; the file must end there", file,
-         file_size - cursor);
+  if (end < file_size) {
+    fail("{}: has {} bytes after its last tensor that belong to none; the file must end there", file, file_size - end);
   }
 }
 
@@ -212,7 +196,7 @@ TensorHeader read_safetensors_header(std::string_view contents, const std::strin
       header.metadata[key] = value.get<std::string>();
     }
   }
-  check_coverage(file, header.tensors, header.bytes, contents.size());
+  check_coverage(file, header, contents.size());
   return header;
 }
 

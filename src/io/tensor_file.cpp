@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +19,14 @@
 namespace zoetrope::io {
 namespace {
 
+struct Container {
+  std::string_view ending, first_bytes;  // either tells it
+  TensorHeader (*read)(std::string_view contents, const std::string& file);
+};
+// The last has no first bytes of its own and is what no other is.
+constexpr Container kContainers[] = {{".gguf", kGgufMagic, read_gguf_header},
+                                     {".safetensors", "", read_safetensors_header}};
+
 // Opening one may run a program that it holds, so none is.
 bool is_pickle(const std::filesystem::path& path) {
   const auto is = [&](const char* ending) { return path.extension() == ending; };
@@ -24,6 +34,41 @@ bool is_pickle(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+void TensorInfo::set_extents(std::vector<int64_t> all) {
+  extents = std::move(all);
+  shape = {};
+  if (extents.size() <= Shape::kMaxRank) {
+    for (const int64_t extent : extents) shape.append(extent);
+  } else {
+    shape.append(std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<>()));
+  }
+}
+
+void TensorHeader::check_overlaps(const std::string& file) const {
+  std::vector<std::pair<const std::string*, const TensorInfo*>> order;
+  for (const auto& [name, info] : tensors) order.emplace_back(&name, &info);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
+  });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const auto& [name, info] = order[i - 1];
+    if (info->offset + info->bytes > order[i].second->offset)
+      fail("{}: tensor '{}' overlaps tensor '{}'; tensors must not share bytes", file, *order[i].first, *name);
+  }
+}
+
+std::vector<std::string_view> weight_file_endings() {
+  std::vector<std::string_view> endings;
+  for (const Container& container : kContainers) endings.push_back(container.ending);
+  return endings;
+}
+
+bool has_weight_file_ending(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  return std::any_of(std::begin(kContainers), std::end(kContainers),
+                     [&](const Container& container) { return ending == container.ending; });
+}
 
 TensorFile::TensorFile(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
 
@@ -44,8 +89,10 @@ std::shared_ptr<const TensorFile> TensorFile::open(const std::filesystem::path& 
         "again",
         path.string(), size);
   }
-  const bool gguf = contents.starts_with(kGgufMagic) || path.extension() == ".gguf";
-  file->header_ = gguf ? read_gguf_header(contents, path.string()) : read_safetensors_header(contents, path.string());
+  const auto* container = std::find_if(std::begin(kContainers), std::end(kContainers), [&](const Container& known) {
+    return contents.starts_with(known.first_bytes) || path.extension() == known.ending;
+  });
+  file->header_ = container->read(contents, path.string());
   return file;
 }
 

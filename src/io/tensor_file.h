@@ -28,6 +28,8 @@ struct TensorInfo {
   uint64_t offset = 0;           // of the first byte, counted from the start of the file
   uint64_t bytes = 0;
   bool aligned = true;  // the mapped data may be read through a pointer of its type
+
+  void set_extents(std::vector<int64_t> all);  // and the shape
 };
 
 // A list among the metadata of a GGUF file: numbers one after the other, or strings, each behind its length (u64).
@@ -49,7 +51,14 @@ struct TensorHeader {
   std::map<std::string, FileRange> entries;   // of GGUF: those of the metadata, as they are stored
   std::map<std::string, MetadataList> lists;  // of the metadata, which have their lengths and types alone
   uint64_t bytes = 0;                         // of the file before the data
+
+  // For readers: an Error that names `file` where two tensors share bytes.
+  void check_overlaps(const std::string& file) const;
 };
+
+// Files with one of these endings hold weights.
+std::vector<std::string_view> weight_file_endings();  // ".safetensors", …
+bool has_weight_file_ending(const std::filesystem::path& path);
 
 // Fully validated by open(): tensor() cannot fail on a bad file later. The file must not be truncated by others while
 // it is open (as with any mapping, the process would receive SIGBUS: base/file_map.h).

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "io/tensor_file.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
@@ -63,8 +64,7 @@ std::vector<fs::path> weight_files(const fs::path& root, const Place& place) {
       constexpr int kDeepest = 4;  // links may lead round
       if (at.depth() == kDeepest) at.disable_recursion_pending();
       const fs::path& path = at->path();
-      if ((path.extension() == ".safetensors" || path.extension() == ".gguf") && at->is_regular_file(ignored))
-        files.push_back(path);
+      if (io::has_weight_file_ending(path) && at->is_regular_file(ignored)) files.push_back(path);
     }
   }
   std::sort(files.begin(), files.end());

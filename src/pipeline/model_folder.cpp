@@ -10,6 +10,7 @@
 #include "base/input_file.h"
 #include "base/run_files.h"
 #include "io/random_weights.h"
+#include "io/tensor_file.h"
 #include "kernels/gemm/packed.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
@@ -198,7 +199,7 @@ std::optional<text::Tokenizer> tokenizer_in(const io::TensorFile& file) {
 
 // Also of a text encoder's file.
 text::Tokenizer load_tokenizer(const fs::path& path) {
-  if (path.extension() != ".gguf" && path.extension() != ".safetensors") return text::Tokenizer::load(path);
+  if (!io::has_weight_file_ending(path)) return text::Tokenizer::load(path);
   if (auto tokenizer = tokenizer_in(*io::TensorFile::open(path))) return std::move(*tokenizer);
   fail("tokenizer={}: holds no tokenizer; name tokenizer.json or spiece.model of google/umt5-xxl", path.string());
 }
