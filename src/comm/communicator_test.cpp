@@ -145,6 +145,37 @@ ZT_RANK_TEST(Exchange, EitherSideMayPostFirst) {
   EXPECT_TRUE(is_payload(in, {(me + n - 1) % n, 0, 2}));
 }
 
+// What is in the background lets others go first, but not for ever: here rank 0's other exchange waits for ranks that
+// need its background message before they come to that exchange.
+ZT_RANK_TEST(Background, IsSentThoughAnotherExchangeWaitsForIt) {
+  const int n = comm.size();
+  const int me = comm.rank();
+  const std::unique_ptr<Communicator> background = comm.split(0, me);
+  background->set_background();
+  std::vector<char> all(static_cast<size_t>(n) << 20), mine(size_t{1} << 20), weights = make_payload({0, 0, 3}, 50'000);
+  const auto gather = [&] {
+    std::vector<Segment> sends, receives;
+    for (int rank = 0; rank < n; ++rank) {
+      if (rank == me) continue;
+      sends.push_back({rank, mine.data(), mine.size()});
+      receives.push_back({rank, all.data() + static_cast<size_t>(rank) * mine.size(), mine.size()});
+    }
+    return comm.exchange(sends, receives, "gather");
+  };
+  for (int round = 0; round < 3; ++round) {
+    if (me == 0) {
+      Work others = gather();
+      background->broadcast(0, weights.data(), weights.size());
+      others.wait();
+    } else {
+      std::fill(weights.begin(), weights.end(), '\0');
+      background->broadcast(0, weights.data(), weights.size());
+      EXPECT_TRUE(is_payload(weights, {0, 0, 3}));
+      gather().wait();
+    }
+  }
+}
+
 ZT_RANK_TEST(Split, GroupsByColorOrderedByKey) {
   const int n = comm.size();
   const int me = comm.rank();

@@ -30,6 +30,7 @@ class WrappedCommunicator : public Communicator {
   void reset_counters() override { inner_->reset_counters(); }
   void set_step(std::string step) override { inner_->set_step(std::move(step)); }
   void set_timeout(double seconds) override { inner_->set_timeout(seconds); }
+  void set_background() override { inner_->set_background(); }
   void set_trace(trace::Trace* trace) override { inner_->set_trace(trace); }
 
  protected:

@@ -8,14 +8,15 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Of a rank's bytes, pieces of this size are under way, this many at once: what attention sends over the same link
-// waits for no more, and the link has work while a busy core comes to post the next.
+// Of a rank's bytes, pieces of this size are under way, this many at once: the link has work while a busy core comes to
+// post the next, and what attention sends over it waits for no more.
 constexpr size_t kAtOnce = size_t{1} << 20;
 constexpr size_t kUnderWay = 4;
 
 class Shards final : public io::WeightShards {
  public:
-  explicit Shards(std::unique_ptr<comm::Communicator> ranks) : ranks_(std::move(ranks)) {}
+  // What attention sends is waited for soon, weights only when the block before them has been computed.
+  explicit Shards(std::unique_ptr<comm::Communicator> ranks) : ranks_(std::move(ranks)) { ranks_->set_background(); }
 
   int rank() const override { return ranks_->rank(); }
   int size() const override { return ranks_->size(); }

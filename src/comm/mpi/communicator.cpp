@@ -79,6 +79,7 @@ class MpiCommunicator final : public Communicator {
     exchange->stop = stop_;
     exchange->rank_thread = rank_thread_;
     exchange->trace = trace_;
+    exchange->background = background_;
     for (const Segment& segment : sends) add(*exchange, segment, true);
     for (const Segment& segment : receives) add(*exchange, segment, false);
     exchange->unfinished = exchange->pieces.size();
@@ -112,6 +113,7 @@ class MpiCommunicator final : public Communicator {
   void reset_counters() override { *counters_ = {}; }
   void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
   void set_timeout(double seconds) override { deadline_->set(seconds); }
+  void set_background() override { background_ = true; }
   void stop() override { Runtime::instance().stop(*stop_); }
   void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
@@ -159,6 +161,7 @@ class MpiCommunicator final : public Communicator {
   const int rank_;
   const int tag_;
   trace::Trace* trace_;
+  bool background_ = false;
   const std::shared_ptr<Counters> counters_;
   const std::shared_ptr<StopState> stop_ = std::make_shared<StopState>();
   std::optional<std::thread::id> rank_thread_;  // that split it off

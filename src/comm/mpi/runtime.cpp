@@ -46,6 +46,8 @@ constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits; later
 constexpr int kWaitingNapFraction = 200;                // up to kLongestNap
 // While the rank waits and its core is otherwise idle: polls without sleeping first.
 constexpr int kEagerPolls = 100;
+// For each byte that an exchange sends or receives: twice what a link of a gigabit takes in both directions at once.
+constexpr auto kHeldForAByte = std::chrono::nanoseconds(8);
 // Until a buffer that the rank is about to free is not in use any more, where its peer may have ended.
 constexpr std::chrono::duration<double> kPatience(1);
 // Seconds in which a peer answers that has too little of a core.
@@ -205,15 +207,19 @@ void Runtime::loop() {
     {
       const std::lock_guard lock(mutex_);
       if (abandon_) return;
-      if (finish_ && submitted_.empty()) break;
+      if (finish_ && submitted_.empty() && background_.empty()) break;
       // Both at once: what is cancelled has begun.
       submitted.swap(submitted_);
       cancelled.swap(cancelled_);
     }
-    for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
+    for (const std::shared_ptr<Exchange>& exchange : submitted) {
+      if (exchange->background) background_.push_back(exchange);
+      else start(exchange);
+    }
+    const bool started = start_background(!cancelled.empty()) || !submitted.empty();  // what is cancelled has begun
     cancel_requests(cancelled);
     drop_unwanted();
-    const bool moved = poll() || !submitted.empty();
+    const bool moved = poll() || started;
     {
       const std::lock_guard lock(mutex_);
       if (const auto text = std::exchange(stalled_, std::nullopt)) ending_->stalled(*text);
@@ -284,6 +290,19 @@ void Runtime::start(const std::shared_ptr<Exchange>& exchange) {
       requests_.push_back(request);
       slots_.push_back({.exchange = exchange, .piece = i, .control = {}, .dropped = {}});
     }
+}
+
+// While exchanges of other communicators are under way, background ones wait; but for no longer than kHeldForAByte
+// says, because the peer of such an exchange may need what is held here before it gets as far. Whether any began.
+bool Runtime::start_background(bool at_once) {
+  const Clock::time_point now = Clock::now();
+  const bool held = !at_once && std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.exchange != nullptr && !slot.exchange->background &&
+           now < slot.exchange->posted + slot.exchange->bytes * kHeldForAByte;
+  });
+  if (held || background_.empty()) return false;
+  for (const std::shared_ptr<Exchange>& exchange : std::exchange(background_, {})) start(exchange);
+  return true;
 }
 
 void Runtime::receive_control() {

@@ -53,6 +53,7 @@ struct Exchange {
   int tag = 0;
   std::vector<Piece> pieces;
   size_t unfinished = 0;
+  bool background = false;  // lets others go first
   bool cancelled = false;
   bool timed_out = false;  // its wait
   std::string error;
@@ -176,6 +177,7 @@ class Runtime {
   void finalise();
   void loop();
   void start(const std::shared_ptr<Exchange>& exchange);
+  bool start_background(bool at_once);
   void receive_control();
   void test();
   void complete(Slot& slot, const MPI_Status& status, int error);
@@ -225,6 +227,7 @@ class Runtime {
   // Touched by the progress thread alone.
   std::vector<MPI_Request> requests_;
   std::vector<Slot> slots_;
+  std::deque<std::shared_ptr<Exchange>> background_;  // not yet begun
   Control incoming_;
   MPI_Comm data_ = MPI_COMM_NULL;
   MPI_Comm control_ = MPI_COMM_NULL;
