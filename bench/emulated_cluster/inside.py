@@ -24,9 +24,6 @@ SHORTEST = 0.04
 DEVICE_SHARE, MOST_SHARE = 0.5, 0.9
 LAUNCH_SECONDS = 60  # overhead of a job on a busy machine, at most
 CALIBRATE_SECONDS = 600
-# Of calibrate's windows: many periods of the control groups, because a window may contain up to one period's share too
-# much, and several measurements of the core's speed.
-WINDOW_SECONDS = 0.15
 PATIENCE = 20        # timeout of a cell, in multiples of its expected time
 # The share of a measurement's time that the host may disturb: with more it is repeated, and the least disturbed try
 # counts.
@@ -149,7 +146,7 @@ class Bench:
 
     def calibrate(self, cluster, profile):
         cluster.mpirun([self.options.program, "calibrate", f"output={profile}", f"dtype={self.plan.dtype}",
-                        "threads=1", f"seconds={WINDOW_SECONDS}"], CALIBRATE_SECONDS)
+                        "threads=1", f"seconds={self.options.window}"], CALIBRATE_SECONDS)
         return profile.read_text()
 
     def layout(self, layout):

@@ -26,6 +26,7 @@ class Options:
     repeat: str = "3"
     core_share: str = ""
     tries: str = "3"
+    window: str = "0.15"
     json: str = ""
     profiles: str = ""
 
@@ -42,6 +43,8 @@ class Options:
                       "kept when the core's speed changes; 'none' sets no limit, and ranks that wait leave their core to "
                       "others; empty: half of the available share, so that there is a reserve when a core becomes slower",
         "tries": "how often a measurement is repeated that the host disturbed",
+        "window": "seconds of a measurement of the calibration: many periods of the control groups, because one may contain "
+                  "up to one period's share too much",
         "json": "file for everything that was measured",
         "profiles": "folder for the calibrated hardware profiles; empty: they are not kept",
     }
@@ -184,6 +187,7 @@ def make_plan(options):
         share = None
     elif options.core_share:
         share, = numbers("core_share", options.core_share, float, 0.1, 1)
+    numbers("window", options.window, float, 0.001, 60)
     return Plan(problem, options.dtype, tuple(layouts), tuple(numbers("ratios", options.ratios, float, 0.01, 100)),
                 tuple((u, ranks // u) for u in chosen), tuple(options.directions.split(",")),
                 numbers("repeat", options.repeat, int, 1, 1000)[0], share, numbers("tries", options.tries, int, 1, 100)[0])

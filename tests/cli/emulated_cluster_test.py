@@ -24,7 +24,8 @@ TESTS = {}
 PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 # The smallest that takes every path: a link rate, a calibration, each degree of two hosts with two ranks.
 # 69 GFLOP in float32, which no matrix unit shortens: four ranks with two cores take a tenth of a second and more.
-SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1", "tries=1", "core_share=0.45"]
+SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1", "tries=1", "core_share=0.45",
+         "window=0.01"]
 PATIENCE = 20 * SLOWER  # seconds for the kernel to take down a killed run
 
 
@@ -169,6 +170,7 @@ def refuses_bad_options(cwd):
             (["directions=back"], ["'back'", "two_way"]),
             (["core_share=2"], ["core_share=2"]),
             (["tries=0"], ["tries=0"]),
+            (["window=0"], ["window=0"]),
             (["program=/no/such/program"], ["/no/such/program", "zoetrope_program"]),
             (["program=/bin/true"], ["/bin/true", "speed_keeper", "core_share=none"])):
         line = refusal(cwd, *words)

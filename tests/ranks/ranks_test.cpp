@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -139,18 +140,31 @@ struct OpenRun {
   pipeline::Run run;
 };
 
-// The latents of one rank; computed once a process.
-const Tensor& reference(const Job& job, const std::string& dtype) {
+// From rank 0, where ranks are processes.
+void share(Tensor& latents, comm::Communicator& world) {
+  std::array<int64_t, 5> extents{};
+  for (int axis = 0; axis < 5 && world.rank() == 0; ++axis) extents[static_cast<size_t>(axis)] = latents.shape()[axis];
+  world.broadcast(0, extents.data(), sizeof extents);
+  if (world.rank() != 0)
+    latents = Tensor::uninitialized(DType::kF32, {extents[0], extents[1], extents[2], extents[3], extents[4]});
+  world.broadcast(0, latents.data<char>(), TensorView(latents).bytes());
+}
+
+// The latents of one rank; computed once in a job.
+const Tensor& reference(const Job& job, const std::string& dtype, comm::Communicator& world) {
   static std::mutex mutex;
   static std::map<std::string, Tensor> known;
   const std::lock_guard lock(mutex);
   Tensor& latents = known[fmt::format("{} {}", job.name, dtype)];
-  if (!latents) {
+  if (latents) return latents;
+  const bool processes = world.size() > world.ranks_in_this_process();
+  if (!processes || world.rank() == 0) {
     const auto video = std::make_shared<OpenRun>(options_of(job, dtype), job.videos);
     comm::run_ranks(1, [&](comm::Communicator& alone) {
       latents = joined(video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise));
     });
   }
+  if (processes) share(latents, world);
   return latents;
 }
 
@@ -190,8 +204,8 @@ constexpr double kFloat32 = 1e-5;
 constexpr double kBf16Factor = 1.5;
 
 void matches_one(const Job& job, const Layout& layout, comm::Communicator& world) {
-  const Tensor& exact = reference(job, "float32");
-  const Tensor& rounded = reference(job, "bf16");
+  const Tensor& exact = reference(job, "float32", world);
+  const Tensor& rounded = reference(job, "bf16", world);
   const double float32_error = relative_l2(run(job, layout, "float32", world), exact);
   EXPECT_LE(float32_error, kFloat32);
   const double own_error = relative_l2(rounded, exact);
@@ -221,7 +235,7 @@ void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicato
     const bool victim = world.rank() == world.size() - 1;
     const bool of_sum = operation == kSums.shares || operation == kSums.sums;
     comm::FaultyCommunicator faulty(world, victim ? operation : "", of_sum ? kProduct : kFirst);
-    const double mine = relative_l2(run(job, layout, "float32", faulty), reference(job, "float32"));
+    const double mine = relative_l2(run(job, layout, "float32", faulty), reference(job, "float32", world));
     EXPECT_EQ(world.all_reduce_max(faulty.flipped() ? 1 : 0), 1);
     EXPECT_GT(world.all_reduce_max(std::isfinite(mine) ? mine : INFINITY), kFloat32);
   }
