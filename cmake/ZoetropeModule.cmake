@@ -76,8 +76,8 @@ function(zoetrope_compiles_fast name)
 endfunction()
 
 # zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest program, each of its
-# tests a ctest of its own with these properties. With THREADS, rank tests (comm/rank_test.h) of a number of threads are
-# one ctest, as are all other tests: for tests that compare with a result which a process computes once.
+# tests a ctest of its own with these properties. With THREADS, all rank tests (comm/rank_test.h) with n threads are one
+# ctest, NAME.threadsn, and the rest is NAME.other: for tests that compare with a result which a process computes once.
 function(zoetrope_test name)
   cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
   if(NOT TEST_LABEL)

@@ -187,7 +187,8 @@ def make_plan(options):
         share = None
     elif options.core_share:
         share, = numbers("core_share", options.core_share, float, 0.1, 1)
-    numbers("window", options.window, float, 0.001, 60)
+    if len(numbers("window", options.window, float, 0.001, 10)) != 1:
+        raise OptionError(f"window={options.window}: one number is needed")
     return Plan(problem, options.dtype, tuple(layouts), tuple(numbers("ratios", options.ratios, float, 0.01, 100)),
                 tuple((u, ranks // u) for u in chosen), tuple(options.directions.split(",")),
                 numbers("repeat", options.repeat, int, 1, 1000)[0], share, numbers("tries", options.tries, int, 1, 100)[0])

@@ -92,8 +92,9 @@ class ZOETROPE_API Communicator {
   // other communicators. A communicator that is not used by another thread need not do anything.
   virtual void stop() {}
 
-  // From now on what this communicator moves lets what others of this process move go first, for a while: a link that
-  // both need serves what is waited for soonest. One that has its links for itself need not do anything.
+  // Exchanges posted from now on may be delayed, for a bounded time, while other communicators of this process have
+  // exchanges under way: what is waited for soonest gets the link. A communicator need not do anything. Not inherited
+  // by those split from this one.
   virtual void set_background() {}
 
   // Where this communicator, and those split from it afterwards, record waits and transfers; null: nowhere. Takes the

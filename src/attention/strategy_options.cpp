@@ -79,10 +79,10 @@ void describe_layout_options(OptionSet& set, StrategyOptions& o) {
 
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   describe_layout_options(set, o);
-  set.value<ShardWeights>("shard_weights", o.shard_weights, "even, auto, or list of 1 … 1000", parse_weights,
-                          weights_text,
+  set.value<ShardWeights>("shard_weights", o.shard_weights, "even, auto, or whole numbers 1 … 1000 as 2,1",
+                          parse_weights, weights_text,
                           "share of the tokens and heads of each context rank: equal, by measured speed, or in "
-                          "proportion to these numbers")
+                          "proportion to these numbers, one for each")
       .or_list("shard_weights");
   BlockSizes& blocks = o.flash_block_sizes;
   set.sizes(

@@ -70,9 +70,10 @@ class Entry {
     const StoredType& type = read_type();
     info.dtype_name = type.name;
     info.dtype = type.dtype;
-    info.set_extents(read_extents());
-    const std::string shape = fmt::format("[{}]", fmt::join(info.extents, ", "));
-    info.bytes = byte_count(info.extents, shape, type);
+    const std::vector<int64_t> extents = read_extents();
+    const std::string shape = fmt::format("[{}]", fmt::join(extents, ", "));
+    info.bytes = byte_count(extents, shape, type);
+    info.set_extents(extents);
     const auto [begin, end] = read_offsets();
     if (end - begin != info.bytes) {
       fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, shape, type.name, info.bytes,

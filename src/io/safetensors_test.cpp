@@ -148,6 +148,7 @@ TEST(Safetensors, EntriesThatAreWrong) {
   EXPECT_THAT(one("F32", "[9223372036854775808]", "[0, 8]"), HasSubstr("9223372036854775808"));
   EXPECT_THAT(one("F32", "[4294967296, 4294967296]", "[0, 8]"), HasSubstr("overflows"));
   EXPECT_THAT(one("U8", "[0, 4294967296, 4294967296]", "[0, 0]", 0), HasSubstr("overflows"));
+  EXPECT_THAT(one("F32", "[4294967296, 4294967296, 1, 1, 1, 1]", "[0, 8]"), HasSubstr("overflows"));
   EXPECT_THAT(one("F4", "[3]", "[0, 2]", 2), HasSubstr("whole bytes"));
   EXPECT_THAT(one("F32", "[2]", "[0, 8, 9]"), HasSubstr("pair"));
   EXPECT_THAT(one("F32", "[2]", "[0, \"8\"]"), HasSubstr("data_offsets"));

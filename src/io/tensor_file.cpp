@@ -20,10 +20,10 @@ namespace zoetrope::io {
 namespace {
 
 struct Container {
-  std::string_view ending, first_bytes;  // either tells it
+  std::string_view ending, first_bytes;  // a file that has either is of this container
   TensorHeader (*read)(std::string_view contents, const std::string& file);
 };
-// The last has no first bytes of its own and is what no other is.
+// The last one is what no other is: every file begins with no bytes.
 constexpr Container kContainers[] = {{".gguf", kGgufMagic, read_gguf_header},
                                      {".safetensors", "", read_safetensors_header}};
 

@@ -29,7 +29,7 @@ struct TensorInfo {
   uint64_t bytes = 0;
   bool aligned = true;  // the mapped data may be read through a pointer of its type
 
-  void set_extents(std::vector<int64_t> all);  // and the shape
+  void set_extents(std::vector<int64_t> all);  // and the shape; their product must not overflow
 };
 
 // A list among the metadata of a GGUF file: numbers one after the other, or strings, each behind its length (u64).

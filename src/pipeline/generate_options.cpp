@@ -129,7 +129,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert")
       .prose("prompt", o.prompt, "what the video shows; @FILE: what this file holds")
       .prose("negative_prompt", o.negative_prompt, "what it should not show")
-      .lines("prompts", o.prompts, "UTF-8 file with one prompt per line; in YAML also a list")
+      .lines("prompts", o.prompts, "instead of prompt: UTF-8 file with one per line; in YAML also a list")
       .integer("num_videos", o.num_videos, {1, 100000}, "videos of each prompt, with the seeds seed, seed+1, …")
       .integer("batch_size", o.batch_size, {1, 64}, "videos denoised together")
       .text("image", o.image, "PNG, JPEG or WebP that the video begins with")
@@ -167,7 +167,7 @@ OptionSet describe_options(GenerateOptions& o) {
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
       .numbers("sigmas", o.sigmas, {0, 1},
                "noise level of each step before the shift, falling, without the final 0; replaces num_inference_steps")
-      .numbers("timesteps", o.timesteps, {0, 1e6}, "the same, times 1000")
+      .numbers("timesteps", o.timesteps, {0, 1e6}, "noise levels as sigmas, times 1000")
       .value<std::string>(
           "recipe", o.recipe, fmt::format("{}", fmt::join(recipe_names(), ", ")),
           [&o](std::string_view name) {
@@ -237,7 +237,9 @@ OptionSet describe_options(GenerateOptions& o) {
                "all of them; unset: 1, or the planner's choice where weights do not fit")
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096},
                "neighbouring ranks, each with a part of every layer's heads and feed-forward; divides the ranks and "
-               "the heads; -1: what context_parallelism and data_parallelism leave; unset: the planner's choice")
+               "the heads; -1: what context_parallelism and data_parallelism leave; unset: 1 with a named topology, "
+               "else the "
+               "planner's choice")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
       .value<std::optional<double>>(

@@ -241,6 +241,17 @@ void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicato
   }
 }
 
+// The layouts below are those that the library takes for legal; it must not forget one.
+TEST(Layouts, HaveEveryDegree) {
+  using Degrees = std::vector<int>;
+  EXPECT_EQ(parallel::legal_ulysses(4, 4), (Degrees{1, 2, 4}));
+  EXPECT_EQ(parallel::legal_ulysses(4, 2), (Degrees{1, 2}));
+  EXPECT_EQ(parallel::legal_ulysses(6, 6), (Degrees{1, 2, 3, 6}));
+  EXPECT_EQ(parallel::legal_ulysses(7, 6), (Degrees{1}));
+  EXPECT_EQ(parallel::legal_tensor(4, 4), (Degrees{1, 2, 4}));
+  EXPECT_EQ(parallel::legal_tensor(6, 6), (Degrees{1, 2, 3, 6}));
+}
+
 std::vector<std::pair<int, int>> data_and_tensor(int ranks, int64_t heads) {
   std::vector<std::pair<int, int>> both;
   for (const int tensor : parallel::legal_tensor(ranks, heads))
@@ -248,6 +259,9 @@ std::vector<std::pair<int, int>> data_and_tensor(int ranks, int64_t heads) {
       if (ranks / tensor % data == 0) both.emplace_back(data, tensor);
   return both;
 }
+
+// Processes wait while rank 0 computes what one rank makes.
+const comm::RankOptions kPatient{.timeout_seconds = 300};
 
 const bool kRegistered = [] {
   for (const Job& job : kJobs) {
@@ -261,11 +275,13 @@ const bool kRegistered = [] {
           if (job.weighted && context == 1) continue;
           const Layout layout{data, ulysses, context / ulysses, tensor};
           const std::string name = fmt::format("{}_n{}_{}", job.name, ranks, layout.text());
-          comm::register_rank_test("RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
-                                   [=](comm::Communicator& world) { matches_one(job, layout, world); });
+          comm::register_rank_test(
+              "RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
+              [=](comm::Communicator& world) { matches_one(job, layout, world); }, kPatient);
           if (job.videos > 1 || job.weighted) continue;  // pieces are larger or smaller, and otherwise the same
-          comm::register_rank_test("RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
-                                   [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); });
+          comm::register_rank_test(
+              "RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
+              [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); }, kPatient);
         }
       }
     }
