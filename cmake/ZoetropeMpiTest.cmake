@@ -34,8 +34,9 @@ set(ZOETROPE_MPIRUN "env ${ZOETROPE_MPIRUN} ${MPIEXEC_EXECUTABLE}")
 
 # zoetrope_mpi_test(NAME name RANKS n COMMAND program argument… [TIMEOUT seconds] [LABEL ranks] [ENVIRONMENT …])
 #
-# A ctest that runs `mpirun -n RANKS program argument…`. Does nothing in a build without MPI. A GoogleTest filter that
-# selects no test fails.
+# A ctest that runs `mpirun -n RANKS program argument…`, one at a time next to other tests: ranks of several would wait
+# for each other's share of the cores. Does nothing in a build without MPI. A GoogleTest filter that selects no test
+# fails.
 function(zoetrope_mpi_test)
   if(NOT ZOETROPE_HAVE_MPI OR NOT BUILD_TESTING)
     return()
@@ -53,7 +54,7 @@ function(zoetrope_mpi_test)
   endif()
   add_test(NAME ${TEST_NAME} COMMAND ${MPIEXEC_EXECUTABLE} -n ${TEST_RANKS} ${program} ${TEST_COMMAND})
   set_tests_properties(${TEST_NAME} PROPERTIES
-    TIMEOUT ${TEST_TIMEOUT} PROCESSORS 2 LABELS ${TEST_LABEL}
+    TIMEOUT ${TEST_TIMEOUT} RESOURCE_LOCK mpi LABELS ${TEST_LABEL}
     ENVIRONMENT_MODIFICATION "${ZOETROPE_TEST_MEASURES}"
     ENVIRONMENT "${ZOETROPE_TEST_ENVIRONMENT};${ZOETROPE_MPI_TEST_ENVIRONMENT};${TEST_ENVIRONMENT}"
     FAIL_REGULAR_EXPRESSION "Running 0 tests")
