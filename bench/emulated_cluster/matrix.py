@@ -80,6 +80,14 @@ def numbers(name, text, convert, least, most, separator=","):
     return values
 
 
+def number(name, text, convert, least, most):
+    """The value of an option that has one."""
+    values = numbers(name, text, convert, least, most)
+    if len(values) != 1:
+        raise OptionError(f"{name}={text}: one number is needed")
+    return values[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     hosts: int
@@ -186,12 +194,11 @@ def make_plan(options):
     if options.core_share == "none":
         share = None
     elif options.core_share:
-        share, = numbers("core_share", options.core_share, float, 0.1, 1)
-    if len(numbers("window", options.window, float, 0.001, 10)) != 1:
-        raise OptionError(f"window={options.window}: one number is needed")
+        share = number("core_share", options.core_share, float, 0.1, 1)
+    number("window", options.window, float, 0.001, 10)
     return Plan(problem, options.dtype, tuple(layouts), tuple(numbers("ratios", options.ratios, float, 0.01, 100)),
                 tuple((u, ranks // u) for u in chosen), tuple(options.directions.split(",")),
-                numbers("repeat", options.repeat, int, 1, 1000)[0], share, numbers("tries", options.tries, int, 1, 100)[0])
+                number("repeat", options.repeat, int, 1, 1000), share, number("tries", options.tries, int, 1, 100))
 
 
 # ---- link rates ----

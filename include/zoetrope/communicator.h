@@ -93,8 +93,8 @@ class ZOETROPE_API Communicator {
   virtual void stop() {}
 
   // Exchanges posted from now on may be delayed, for a bounded time, while other communicators of this process have
-  // exchanges under way: what is waited for soonest gets the link. A communicator need not do anything. Not inherited
-  // by those split from this one.
+  // exchanges under way, so that those get the link first. A communicator need not do anything. Not inherited by those
+  // split from this one.
   virtual void set_background() {}
 
   // Where this communicator, and those split from it afterwards, record waits and transfers; null: nowhere. Takes the

@@ -170,7 +170,8 @@ def refuses_bad_options(cwd):
             (["directions=back"], ["'back'", "two_way"]),
             (["core_share=2"], ["core_share=2"]),
             (["tries=0"], ["tries=0"]),
-            (["window=0"], ["window=0"]), (["window=0.1,0.2"], ["window=0.1,0.2", "one number"]),
+            (["window=0"], ["window=0"]),
+            *(([f"{key}=1,1"], [f"{key}=1,1", "one number"]) for key in ("core_share", "repeat", "tries", "window")),
             (["program=/no/such/program"], ["/no/such/program", "zoetrope_program"]),
             (["program=/bin/true"], ["/bin/true", "speed_keeper", "core_share=none"])):
         line = refusal(cwd, *words)
