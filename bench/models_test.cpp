@@ -152,7 +152,8 @@ TEST_P(Checks, OfTheWholeFamilyTellRightFromWrong) {
 
 TEST_P(Checks, OfTheVaeTellRightFromWrong) {
   const auto source = right_.source(Part::kVae, 1);
-  const auto weights = std::make_shared<wan::VaeWeights>(right_.vae(), *source, wan::VaeParts::kDecoder, GetParam());
+  const auto weights =
+      std::make_shared<wan::VaeWeights>(right_.vae(), source, wan::VaeUse{wan::VaeParts::kDecoder, GetParam()});
   const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
   EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
   EXPECT_FALSE(check_vae_decoder(weights, wrong_.source(Part::kVae, 1), GetParam(), stream_).passed());
@@ -162,7 +163,8 @@ TEST_P(Checks, OfTheResidualVaeTellRightFromWrong) {
   const std::filesystem::path folder = ZOETROPE_SOURCE_DIR "/tests/golden/pipelines/wan22_ti2v/vae";
   const auto config = wan::VaeConfig::load(folder / "config.json");
   const auto source = io::checkpoint_source(io::Checkpoint::open(folder, pipeline::kDiffusersStem));
-  const auto weights = std::make_shared<wan::VaeWeights>(config, *source, wan::VaeParts::kDecoder, GetParam());
+  const auto weights =
+      std::make_shared<wan::VaeWeights>(config, source, wan::VaeUse{wan::VaeParts::kDecoder, GetParam()});
   const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
   EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
   const auto wrong = io::random_weights(wan::vae_tensors(config), "vae", 1);

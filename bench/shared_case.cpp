@@ -137,7 +137,8 @@ class SharedBench : private ModelCase {
   void run_decode(const std::string& dtype) {
     const DType type = pipeline::dtype_of(dtype);
     const auto source = model_.source(Part::kVae, threads_);
-    const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), *source, wan::VaeParts::kDecoder, type);
+    const auto weights =
+        std::make_shared<wan::VaeWeights>(model_.vae(), source, wan::VaeUse{wan::VaeParts::kDecoder, type});
     say("decode " + dtype + ": checking");
     const Verdict verdict = check_vae_decoder(weights, source, type, stream_);
     const Tensor latents(DType::kF32, {model_.vae().z_dim, latent_[0], latent_[1], latent_[2]});

@@ -59,8 +59,9 @@ class VaeBench : private WholeModel {
         say(fmt::format("{} {}: loading weights", dtype, convolution.name));
         forget_peak_resident();
         const auto source = model_.source(Part::kVae, threads_);
-        const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), *source, wan::VaeParts::kDecoder,
-                                                               pipeline::dtype_of(dtype), convolution.algorithm);
+        const auto weights = std::make_shared<wan::VaeWeights>(
+            model_.vae(), source,
+            wan::VaeUse{wan::VaeParts::kDecoder, pipeline::dtype_of(dtype), convolution.algorithm});
         const Loaded loaded{dtype, convolution.name, source, weights, peak_resident_bytes()};
         for (const int count : frames) run_case(count, loaded);
       }

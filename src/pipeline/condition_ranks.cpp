@@ -48,7 +48,7 @@ class RankEncoder {
         heartbeat_(*listeners_, kHeartbeat),
         stream_(stage.threads_of_each(std::min(count_, world.ranks_in_this_process())),
                 {stage.trace, world.rank(), trace::kComputeLane}) {
-    if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
+    if (encodes_) encoder_.emplace(load_vae(stage, encoders_.get(), shared, wan::VaeParts::kEncoder));
   }
 
   // The normalised mean [z, T, h, w] of a clip, on every rank. Collective.

@@ -135,12 +135,25 @@ void ExpertWeights::report(int expert) const {
   for (const std::string& note : shared(expert).cache->take_notes()) setup_.callbacks.note(note);
 }
 
-std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part) {
+std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Communicator* coders, SharedVae& shared,
+                                                wan::VaeParts part) {
   const trace::Timing::Scope scope(stage.timing, "Load/VAE");
+  io::Weights::Loading loading;
+  std::unique_ptr<comm::Communicator> loaders;  // where ranks are processes
+  if (coders != nullptr && coders->ranks_in_this_process() < coders->size()) {
+    const bool known = shared.known();
+    loaders = coders->split(known ? 0 : 1, coders->rank());
+    if (!known) loading.sharing = share_host(*loaders);
+  }
   return shared.get([&] {
     const int threads = comm::process_threads(stage.options.threads);
-    auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config, *stage.model.vae.source(threads), part,
-                                                        stage.options.vae_dtype, convolution_of(stage.options));
+    const wan::VaeUse use{part, stage.options.vae_dtype, convolution_of(stage.options)};
+    auto made = std::make_shared<const wan::VaeWeights>(
+        stage.model.vae_config,
+        std::make_shared<const io::Weights>(stage.model.vae.source(threads), std::move(loading)), use, threads, [&] {
+          // Processes read at different speeds: they load tensor by tensor together, as the transformer's do.
+          if (loaders != nullptr) loaders->barrier();
+        });
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
   });

@@ -91,7 +91,9 @@ class ExpertWeights {
 
 // Half of the VAE, as the ranks of one process share it: the encoder for conditions, or the decoder for frames.
 using SharedVae = SharedOnce<const wan::VaeWeights>;
-// Notes the seconds of loading. Throws Error where files are not what they were when they were opened.
-std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part);
+// Collective over `coders`, the ranks that run it; null: this one alone does. Those of a host that have yet to load it
+// keep one copy. Notes the seconds of loading. Throws Error where files are not what they were when they were opened.
+std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Communicator* coders, SharedVae& shared,
+                                                wan::VaeParts part);
 
 }  // namespace zoetrope::pipeline

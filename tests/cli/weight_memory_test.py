@@ -109,6 +109,34 @@ def processes_of_a_host_keep_one_copy(cwd):
     assert not shared_copies(output)
 
 
+@test
+def processes_of_a_host_keep_one_decoder(cwd):
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("no mpirun")
+    model = configs_only(cwd)
+    path = model / "vae/config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "base_dim": 48}))
+    words = ["generate", model, *harness.SMALL, "weights=random", "height=64", "vae_parallel=3",
+             "deterministic=true"]
+    output = f"{pathlib.Path(cwd).name}.png"
+    job = subprocess.Popen(["mpirun", "-n", "3", PROGRAM, *words, f"output={output}", "dump=shared"],
+                           cwd=cwd, env={**os.environ, **harness.MPI_ENV}, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
+    seen = set()  # the inodes and sizes of memory that all three have in common
+    while job.poll() is None:
+        copies = shared_copies(output)
+        if len(copies) == 3:
+            seen |= {(inode, size) for inode, size, *_ in copies.values() if size > 40_000}  # kB, not the transformer's
+        time.sleep(0.01)
+    assert job.returncode == 0, job.stdout.read()
+    assert len(seen) == 1, seen
+    whole = run([PROGRAM, *words, "ranks=3", "output=threads.png", "dump=whole"], cwd)
+    assert whole.returncode == 0, whole.stderr
+    made = [pathlib.Path(f"{cwd}/{folder}/run.safetensors").read_bytes() for folder in ("shared", "whole")]
+    assert made[0] == made[1]
+
+
 def anonymous_kilobytes(name):
     """Of each process that writes `name`."""
     return {process: int(re.search(r"Anonymous: +([0-9]+) kB", text).group(1))

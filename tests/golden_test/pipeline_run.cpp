@@ -70,7 +70,7 @@ void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, cons
 Tensor decoded(const fs::path& vae, const TensorView& latents, const Shape& frames) {
   const auto config = wan::VaeConfig::load(vae / "config.json");
   const auto weights = std::make_shared<wan::VaeWeights>(
-      config, *io::checkpoint_source(io::Checkpoint::open(vae, "diffusion_pytorch_model")));
+      config, io::checkpoint_source(io::Checkpoint::open(vae, "diffusion_pytorch_model")));
   // Those of reference images come first.
   const int64_t all = latents.extent(2);
   const TensorView video = latents.slice(2, all - config.latent_frames(frames[0]), all);

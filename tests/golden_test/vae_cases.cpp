@@ -221,7 +221,7 @@ void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) 
   const fs::path checkpoint = root / json.get<std::string>("checkpoint");
   const auto config = wan::VaeConfig::load(checkpoint / "config.json");
   const auto weights = std::make_shared<wan::VaeWeights>(
-      config, *io::checkpoint_source(io::Checkpoint::open(checkpoint, "diffusion_pytorch_model")));
+      config, io::checkpoint_source(io::Checkpoint::open(checkpoint, "diffusion_pytorch_model")));
   Vae vae{config, wan::VaeDecoder(weights), wan::VaeEncoder(weights), Stream(available_threads())};
   const auto data = io::TensorFile::open(folder / "tensors.safetensors");
   check_clips(report, vae, *data, noise);

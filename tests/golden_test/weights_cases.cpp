@@ -143,7 +143,7 @@ class WeightsCase {
                                       .tensors = wan::vae_tensors(config),
                                       .files = wan::vae_files()});
     check_values(file, *source, recorded);
-    wan::VaeDecoder decoder(std::make_shared<wan::VaeWeights>(config, *source));
+    wan::VaeDecoder decoder(std::make_shared<wan::VaeWeights>(config, source));
     Stream stream(available_threads());
     const auto data = inputs();
     const TensorView z = data->tensor("in.z").slice(2, 0, 2);

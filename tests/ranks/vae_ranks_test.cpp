@@ -73,8 +73,8 @@ std::shared_ptr<const wan::VaeWeights> weights_of(const Case& c, DType dtype) {
   const std::lock_guard lock(mutex);
   auto& weights = known[{c.generation, dtype, c.algorithm}];
   if (!weights) {
-    weights = std::make_shared<const wan::VaeWeights>(model(c).config, *model(c).source, wan::VaeParts::kBoth, dtype,
-                                                      c.algorithm);
+    weights = std::make_shared<const wan::VaeWeights>(model(c).config, model(c).source,
+                                                      wan::VaeUse{wan::VaeParts::kBoth, dtype, c.algorithm});
   }
   return weights;
 }

@@ -40,10 +40,6 @@ constexpr int64_t kFinishPixels = 4, kParts = 1 << 16;
 // Weights that a thread widens at a time.
 constexpr int64_t kWidenGrain = int64_t{1} << 14;
 
-bool all_are_bf16(const TensorView& weight) {
-  const float* values = weight.data<float>();
-  return std::all_of(values, values + weight.size(), [](float x) { return to_float(to_bfloat16(x)) == x; });
-}
 }  // namespace
 
 Refusal DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
@@ -56,7 +52,7 @@ Refusal DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernel
 }
 
 DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
-                                     const TensorView& weight, const TensorView& bias)
+                                     const TensorView& bias)
     : problem_(problem), kernels_(kernels), epilogue_(problem, kernels, bias) {
   channels_ = round_up(problem.in_channels, kernels.depth);
   run_length_ = problem.kernel[1] * channels_;
@@ -65,19 +61,19 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
   tile_dtype_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
-  stored_dtype_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tile_dtype_;
+  stored_dtype_ = widens_ && problem.bf16_weights ? DType::kBF16 : tile_dtype_;
   columns_ = epilogue_.columns();
-  if (narrow_) pack_narrow(weight);
-  else pack(weight);
+  const auto element = static_cast<int64_t>(dtype_size(tile_dtype_));
+  const int64_t frame_inputs = problem.kernel[0] * run_length_, inputs = problem.frames * frame_inputs;
+  const int64_t packed_columns = narrow_ ? problem.out_channels : columns_;
+  weights_ = packed_columns * inputs;
+  for (int64_t column = 0; column < packed_columns; column += weight_step()) {
+    const int64_t width = std::min(weight_step(), packed_columns - column);
+    const auto vectors = static_cast<int>(narrow_ ? 1 : width / kernels.lanes);
+    blocks_.push_back({column, vectors, column * inputs * element, width * frame_inputs * element});
+  }
   const int64_t at_once = kernels.with_amx == nullptr ? kWeightBytes : kAmxWeightBytes;
   chunk_ = std::clamp<int64_t>(at_once / blocks_.front().frame_bytes, 1, problem.frames);
-}
-
-// fill(pointer to the stored weights, conversion from float).
-template <typename Fill>
-void DirectConvolution::fill_packed(const Fill& fill) {
-  if (stored_dtype_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
-  else fill(packed_.data<float>(), [](float x) { return x; });
 }
 
 // Where tiles read the weight of an input, in a block that begins at 0: [frame][row of taps][k of the run, in
@@ -96,60 +92,62 @@ int64_t DirectConvolution::place(int64_t frame, int64_t row, int64_t column, int
   return unit * depth * lanes + (k / pair * lanes + out % lanes) * pair + k % pair;
 }
 
-void DirectConvolution::pack(const TensorView& weight) {
+// The block's weights from those of output channels `first` and on.
+template <typename Element>
+void DirectConvolution::pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const {
   const FrameConvProblem& p = problem_;
-  const int64_t rows = p.kernel[0], columns = p.kernel[1], widest = kernels_.vectors * kernels_.lanes;
-  const auto element = static_cast<int64_t>(dtype_size(tile_dtype_));
-  const int64_t frame_inputs = rows * run_length_;
-  packed_ = Tensor(stored_dtype_, {columns_ * p.frames * frame_inputs});
-  for (int64_t column = 0; column < columns_; column += widest) {
-    const int64_t width = std::min(widest, columns_ - column), start = column * p.frames * frame_inputs;
-    blocks_.push_back(
-        {column, static_cast<int>(width / kernels_.lanes), start * element, width * frame_inputs * element});
-    const IndexRange outs{column, std::min(column + width, p.out_channels)};
-    // A place is the sum of a tap's, a channel's and an output channel's. Computed for each weight, loading the larger
-    // VAE took 18.3 instead of 7.1 s, the smaller 2.5 instead of 0.8.
-    std::vector<int64_t> taps, channels;
-    for (int64_t tap = 0; tap < p.frames * rows; ++tap)
-      for (int64_t j = 0; j < columns; ++j) taps.push_back(start + place(tap / rows, tap % rows, j, 0, 0, width));
-    for (int64_t c = 0; c < p.in_channels; ++c) channels.push_back(place(0, 0, 0, c, 0, width));
-    fill_packed([&](auto* to, auto converted) {
-      const auto count = static_cast<int64_t>(taps.size());
-      for (int64_t c = 0; c < p.in_channels; ++c) {
-        for (int64_t o = outs.begin; o < outs.end; ++o) {
-          const float* from = weight.data<float>() + (o * p.in_channels + c) * count;
-          auto* at = to + channels[static_cast<size_t>(c)] + place(0, 0, 0, 0, o - column, width);
-          for (int64_t i = 0; i < count; ++i) at[taps[static_cast<size_t>(i)]] = converted(from[i]);
-        }
-      }
-    });
+  const int64_t rows = p.kernel[0], columns = p.kernel[1], width = int64_t{block.vectors} * kernels_.lanes;
+  const int64_t outs = std::min(width, p.out_channels - block.column);
+  std::fill_n(to, width * p.frames * rows * run_length_, Element{});
+  // A place is the sum of a tap's, a channel's and an output channel's. Computed for each weight, loading the larger
+  // VAE took 18.3 instead of 7.1 s, the smaller 2.5 instead of 0.8 (one thread).
+  std::vector<int64_t> taps, channels;
+  for (int64_t tap = 0; tap < p.frames * rows; ++tap)
+    for (int64_t j = 0; j < columns; ++j) taps.push_back(place(tap / rows, tap % rows, j, 0, 0, width));
+  for (int64_t c = 0; c < p.in_channels; ++c) channels.push_back(place(0, 0, 0, c, 0, width));
+  const auto count = static_cast<int64_t>(taps.size());
+  for (int64_t c = 0; c < p.in_channels; ++c) {
+    for (int64_t o = 0; o < outs; ++o) {
+      const float* from = weight.data<float>() + ((block.column - first + o) * p.in_channels + c) * count;
+      Element* at = to + channels[static_cast<size_t>(c)] + place(0, 0, 0, 0, o, width);
+      for (int64_t i = 0; i < count; ++i) at[taps[static_cast<size_t>(i)]] = from_float<Element>(from[i]);
+    }
   }
 }
 
 // [frame][row of taps][output channel][k].
-void DirectConvolution::pack_narrow(const TensorView& weight) {
+template <typename Element>
+void DirectConvolution::pack_narrow(const TensorView& weight, Element* to) const {
   const FrameConvProblem& p = problem_;
-  const int64_t rows = p.kernel[0], frame_inputs = rows * run_length_, out = p.out_channels;
-  packed_ = Tensor(stored_dtype_, {out * p.frames * frame_inputs});
-  fill_packed([&](auto* to, auto converted) {
-    const float* from = weight.data<float>();
-    for (int64_t o = 0; o < out; ++o)
-      for (int64_t c = 0; c < p.in_channels; ++c)
-        for (int64_t tap = 0; tap < p.frames * rows; ++tap)
-          for (int64_t j = 0; j < p.kernel[1]; ++j, ++from)
-            to[(tap * out + o) * run_length_ + j * p.in_channels + c] = converted(*from);
-  });
-  blocks_.push_back({0, 1, 0, out * frame_inputs * static_cast<int64_t>(sizeof(float))});
+  const float* from = weight.data<float>();
+  std::fill_n(to, weights_, Element{});
+  for (int64_t o = 0; o < p.out_channels; ++o)
+    for (int64_t c = 0; c < p.in_channels; ++c)
+      for (int64_t tap = 0; tap < p.frames * p.kernel[0]; ++tap)
+        for (int64_t j = 0; j < p.kernel[1]; ++j, ++from)
+          to[(tap * p.out_channels + o) * run_length_ + j * p.in_channels + c] = from_float<Element>(*from);
+}
+
+void DirectConvolution::pack(const TensorView& weight, int64_t first, std::byte* packed) const {
+  const auto pack_as = [&]<typename Element>(Element* to) {
+    if (narrow_) return pack_narrow(weight, to);
+    for (const Block& block : blocks_) {
+      if (block.column < first || block.column >= first + weight.extent(0)) continue;
+      pack_block(weight, first, block, to + block.column * (weights_ / columns_));
+    }
+  };
+  if (stored_dtype_ == DType::kBF16) pack_as(reinterpret_cast<BFloat16*>(packed));
+  else pack_as(reinterpret_cast<float*>(packed));
 }
 
 // Once per call, for all its threads: a call has thousands of pixels, so the cost is small. Widening a block for each
 // item would need less scratch, but would be repeated for every item.
 const std::byte* DirectConvolution::tile_weights(Stream& stream) const {
-  if (stored_dtype_ == tile_dtype_) return packed_.data<std::byte>();
-  const int64_t count = packed_.size();
-  auto* wide = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(count) * sizeof(float)));
-  stream.team().parallel_for(count, kWidenGrain, [&](IndexRange range, int) {
-    kernels_.widen(packed_.data<BFloat16>() + range.begin, wide + range.begin, range.size());
+  if (stored_dtype_ == tile_dtype_) return packed_;
+  const auto* narrow = reinterpret_cast<const BFloat16*>(packed_);
+  auto* wide = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(weights_) * sizeof(float)));
+  stream.team().parallel_for(weights_, kWidenGrain, [&](IndexRange range, int) {
+    kernels_.widen(narrow + range.begin, wide + range.begin, range.size());
   });
   return reinterpret_cast<const std::byte*>(wide);
 }
@@ -463,7 +461,7 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
   };
   for (const Block& block : blocks_) {
     call.weights = weights_of(block, sums.frames.begin);
-    if (amx && packed_.view().bytes() > kCachedWeightBytes) {
+    if (amx && weight_bytes() > kCachedWeightBytes) {
       const bool last = &block == &blocks_.back();
       const int64_t chunk = sums.frames.end == p.frames ? plan.first_frame : sums.frames.end;
       const Block& next = last ? blocks_.front() : *(&block + 1);

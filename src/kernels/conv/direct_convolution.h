@@ -18,10 +18,13 @@ class DirectConvolution {
   // Why these kernels cannot do a problem, if they cannot.
   static Refusal refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
 
-  DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
-                    const TensorView& bias);
+  DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& bias);
+  // As FrameConvolution's.
+  size_t weight_bytes() const { return static_cast<size_t>(weights_) * dtype_size(stored_dtype_); }
+  int64_t weight_step() const { return narrow_ ? problem_.out_channels : int64_t{kernels_.vectors} * kernels_.lanes; }
+  void pack(const TensorView& weight, int64_t first, std::byte* packed) const;
+  void use(const std::byte* packed) { packed_ = packed; }
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
-  size_t weight_bytes() const { return packed_.view().bytes(); }
 
  private:
   struct Plan;  // of one call
@@ -29,10 +32,17 @@ class DirectConvolution {
   struct Sums;  // of an item
   class OverlappedWork;
 
-  void pack(const TensorView& weight);
-  void pack_narrow(const TensorView& weight);
-  template <typename Fill>
-  void fill_packed(const Fill& fill);
+  struct Block {
+    int64_t column;       // first output channel
+    int vectors;          // of the tile
+    int64_t weights;      // offset in bytes as tiles read them
+    int64_t frame_bytes;  // the same
+  };
+
+  template <typename Element>
+  void pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
+  template <typename Element>
+  void pack_narrow(const TensorView& weight, Element* to) const;
   int64_t place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out, int64_t width) const;
   // The inputs that `rows` rows or columns of output need.
   int64_t input_rows(int64_t rows) const { return (rows - 1) * problem_.stride + problem_.kernel[0]; }
@@ -64,14 +74,9 @@ class DirectConvolution {
   int64_t run_length_ = 0;            // elements
   int64_t columns_ = 0;               // output channels rounded up to vectors
   int64_t chunk_ = 1;                 // frames whose weights are used before the next tile
-  struct Block {
-    int64_t column;       // first output channel
-    int vectors;          // of the tile
-    int64_t weights;      // offset in bytes as tiles read them
-    int64_t frame_bytes;  // the same
-  };
   std::vector<Block> blocks_;
-  Tensor packed_;
+  int64_t weights_ = 0;  // with padding
+  const std::byte* packed_ = nullptr;
 };
 
 }  // namespace zoetrope::kernels

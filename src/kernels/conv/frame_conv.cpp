@@ -14,6 +14,7 @@
 #include "kernels/implementation.h"
 #include "tensor/dispatch.h"
 #include "tensor/element.h"
+#include "tensor/half.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -64,19 +65,25 @@ bool by_winograd(const FrameConvProblem& p, const DirectKernels& kernels) {
   return p.algorithm == ConvAlgorithm::kWinograd || std::min(p.in_channels, p.out_channels) >= kWinogradChannels;
 }
 
-void check(const FrameConvProblem& p, const TensorView& weight, const TensorView& bias) {
+// Of an output channel.
+int64_t taps_of(const FrameConvProblem& p) { return p.in_channels * p.frames * p.kernel[0] * p.kernel[1]; }
+
+void check(const FrameConvProblem& p, const TensorView& bias) {
   if (p.in_channels < 1 || p.out_channels < 1 || p.frames < 1 || p.kernel[0] < 1 || p.kernel[1] < 1 || p.stride < 1 ||
       p.origin[0] < 0 || p.origin[1] < 0)
     fail("frame convolution: channels, frames, kernel and stride must be at least 1 and the origin at least 0");
   if (p.dtype != DType::kF32 && p.dtype != DType::kBF16)
     fail("frame convolution: dtype {}, but F32 or BF16 is needed", dtype_name(p.dtype));
-  const Shape expected{p.out_channels, p.in_channels, p.frames, p.kernel[0], p.kernel[1]};
-  if (!(weight.shape() == expected) || weight.dtype() != DType::kF32 || !weight.contiguous())
-    fail("frame convolution: weight is {} {}, but contiguous F32 {} is needed", dtype_name(weight.dtype()),
-         weight.shape().to_string(), expected.to_string());
   if (bias && (!(bias.shape() == Shape{p.out_channels}) || bias.dtype() != DType::kF32 || !bias.contiguous()))
     fail("frame convolution: bias {} {} must be contiguous F32 [{}]", dtype_name(bias.dtype()),
          bias.shape().to_string(), p.out_channels);
+}
+
+void check_weight(const FrameConvProblem& p, const TensorView& weight, int64_t outs) {
+  const Shape expected{outs, p.in_channels, p.frames, p.kernel[0], p.kernel[1]};
+  if (!(weight.shape() == expected) || weight.dtype() != DType::kF32 || !weight.contiguous())
+    fail("frame convolution: weight is {} {}, but contiguous F32 {} is needed", dtype_name(weight.dtype()),
+         weight.shape().to_string(), expected.to_string());
 }
 
 }  // namespace
@@ -86,8 +93,9 @@ struct FrameConvolution::Impl {
   const Implementation<FrameConvProblem, const DirectKernels& (*)()>* implementation = nullptr;
   std::unique_ptr<DirectConvolution> direct;
   std::unique_ptr<WinogradConvolution> winograd;
-  Tensor weight;            // of the reference, as given
-  std::vector<float> bias;  // of the reference
+  const float* weight = nullptr;  // of the reference, as given
+  std::vector<float> bias;        // of the reference
+  Tensor own;                     // packed weights, where they are this object's
 
   void check_call(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   template <typename T>
@@ -136,7 +144,7 @@ double FrameConvolution::Impl::sum_at(std::span<const TensorView> inputs, int64_
             (p.origin[0] + y * p.stride + i) * in.stride(0) + (p.origin[1] + x * p.stride + j) * in.stride(1);
         for (int64_t c = 0; c < p.in_channels; ++c) {
           const int64_t tap = (((o * p.in_channels + c) * p.frames + t) * p.kernel[0] + i) * p.kernel[1] + j;
-          sum += static_cast<double>(weight.data<float>()[tap]) * element(in, at + c);
+          sum += static_cast<double>(weight[tap]) * element(in, at + c);
         }
       }
     }
@@ -175,20 +183,26 @@ void FrameConvolution::Impl::reference(std::span<const TensorView> inputs, const
   }
 }
 
-FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias)
+FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const TensorView& bias)
     : impl_(std::make_unique<Impl>()) {
-  check(problem, weight, bias);
+  check(problem, bias);
   impl_->problem = problem;
   impl_->implementation = &choose("frame convolution", kImplementations, problem, problem.implementation);
   if (const auto kernels = impl_->implementation->function) {
     if (by_winograd(problem, kernels()))
-      impl_->winograd = std::make_unique<WinogradConvolution>(problem, kernels(), weight, bias);
-    else impl_->direct = std::make_unique<DirectConvolution>(problem, kernels(), weight, bias);
+      impl_->winograd = std::make_unique<WinogradConvolution>(problem, kernels(), bias);
+    else impl_->direct = std::make_unique<DirectConvolution>(problem, kernels(), bias);
     return;
   }
-  impl_->weight = Tensor::uninitialized(DType::kF32, weight.shape());
-  std::copy_n(weight.data<float>(), weight.size(), impl_->weight.data<float>());
   if (bias) impl_->bias.assign(bias.data<float>(), bias.data<float>() + bias.size());
+}
+
+FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias)
+    : FrameConvolution(problem, bias) {
+  check_weight(problem, weight, problem.out_channels);
+  impl_->own = Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(weight_bytes())});
+  pack(weight, 0, impl_->own.data<std::byte>());
+  use(impl_->own.data<std::byte>());
 }
 
 ConvAlgorithm algorithm_of(const FrameConvProblem& problem) {
@@ -221,7 +235,32 @@ ConvAlgorithm FrameConvolution::algorithm() const {
 }
 size_t FrameConvolution::weight_bytes() const {
   if (impl_->winograd) return impl_->winograd->weight_bytes();
-  return impl_->direct ? impl_->direct->weight_bytes() : impl_->weight.view().bytes();
+  if (impl_->direct) return impl_->direct->weight_bytes();
+  return static_cast<size_t>(problem().out_channels * taps_of(problem())) * sizeof(float);
+}
+int64_t FrameConvolution::weight_step() const {
+  if (impl_->winograd) return impl_->winograd->weight_step();
+  return impl_->direct ? impl_->direct->weight_step() : 1;
+}
+
+void FrameConvolution::pack(const TensorView& weight, int64_t first, std::byte* packed) const {
+  check_weight(problem(), weight, weight.extent(0));
+  const int64_t end = first + weight.extent(0);
+  ZT_CHECK(first % weight_step() == 0 && end <= problem().out_channels &&
+           (end % weight_step() == 0 || end == problem().out_channels));
+  if (problem().bf16_weights) {
+    const auto is_exact = [](float x) { return to_float(to_bfloat16(x)) == x || std::isnan(x); };
+    ZT_CHECK(std::all_of(weight.data<float>(), weight.data<float>() + weight.size(), is_exact));
+  }
+  if (impl_->winograd) return impl_->winograd->pack(weight, first, packed);
+  if (impl_->direct) return impl_->direct->pack(weight, first, packed);
+  std::copy_n(weight.data<float>(), weight.size(), reinterpret_cast<float*>(packed) + first * taps_of(problem()));
+}
+
+void FrameConvolution::use(const std::byte* packed) {
+  if (impl_->winograd) impl_->winograd->use(packed);
+  else if (impl_->direct) impl_->direct->use(packed);
+  else impl_->weight = reinterpret_cast<const float*>(packed);
 }
 
 void FrameConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {

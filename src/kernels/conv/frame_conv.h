@@ -35,6 +35,9 @@ struct FrameConvProblem {
   std::array<int64_t, 2> origin{0, 0};
   int64_t stride = 1;         // over rows and columns
   DType dtype = DType::kF32;  // of every activation: F32 or BF16; sums are float32
+  // Whether all weights are exact in bf16. Then they take two bytes in any layout that multiplies bf16 activations, and
+  // are widened into the stream's scratch by each call where products are float32.
+  bool bf16_weights = false;
   ConvAlgorithm algorithm = ConvAlgorithm::kAuto;
   std::string implementation;
 };
@@ -61,10 +64,9 @@ struct FrameConvOutput {
 
 class FrameConvolution {
  public:
-  // weight [O, I, frames, rows, columns], bias [O] or empty, F32, contiguous; both are copied into the kernels' layout.
-  // Where dtype is BF16 the caller has rounded them as the model requires. Weights that are exact in bf16 are stored as
-  // bf16, and widened into the stream's scratch by each call where products are float32; where products are bf16, other
-  // weights (sums of taps) are rounded.
+  // bias [O] or empty, F32, contiguous, copied. Weights follow: pack() makes them, use() says where they are.
+  FrameConvolution(const FrameConvProblem& problem, const TensorView& bias);
+  // With weights [O, I, frames, rows, columns] of its own, of which it packs a copy.
   FrameConvolution(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias);
   ~FrameConvolution();
   FrameConvolution(FrameConvolution&&) noexcept;
@@ -72,7 +74,17 @@ class FrameConvolution {
   const FrameConvProblem& problem() const;
   const char* implementation() const;
   ConvAlgorithm algorithm() const;  // never kAuto
+
+  // The kernels' layout of the weights: its size, and of how many output channels any multiple can be packed apart.
   size_t weight_bytes() const;
+  int64_t weight_step() const;
+  // Packs the output channels from `first` on, a multiple of the step. weight [≤ O, I, frames, rows, columns] F32,
+  // contiguous; where dtype is BF16 rounded as the model requires: where products are bf16, other weights (sums of
+  // taps) are rounded here. `packed`: all weight_bytes(), 64-byte aligned, of which it writes those of these channels.
+  // Any thread.
+  void pack(const TensorView& weight, int64_t first, std::byte* packed) const;
+  // What pack() has filled. It must outlive this. Before run().
+  void use(const std::byte* packed);
 
   // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty (before the clip
   // began): their taps are left out. The bits of a pixel do not depend on the other pixels of the call or the number of

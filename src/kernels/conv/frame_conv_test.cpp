@@ -119,8 +119,7 @@ TEST(FrameConvolution, APixelDoesNotDependOnItsNeighbours) {
   }
 }
 
-// Weights as bf16 holds them take two bytes and lose nothing: with one that it does not hold they take four, and the
-// channels without it come out the same to the last bit.
+// Weights that bf16 holds take two bytes and lose nothing: results are those of four bytes to the last bit.
 TEST(FrameConvolution, WeightsTakeTwoBytesWhereNothingIsLost) {
   for (const int64_t out : {3, 40}) {
     Case s(problem(64, out, 3, 3, 3, DType::kBF16), 9, 20, 3);
@@ -128,17 +127,41 @@ TEST(FrameConvolution, WeightsTakeTwoBytesWhereNothingIsLost) {
       SCOPED_TRACE(name);
       FrameConvProblem p = s.problem;
       p.implementation = name;
-      const size_t narrow = FrameConvolution(p, s.weight, s.bias).weight_bytes();
-      const Result rounded = run(s, name, {}, 2);
-      const float before = s.weight.data<float>()[5];
-      s.weight.data<float>()[5] = 1 + 0x1p-12f;
-      const size_t wide = FrameConvolution(p, s.weight, s.bias).weight_bytes();
-      const Result other = run(s, name, {}, 2);
-      s.weight.data<float>()[5] = before;
-      EXPECT_EQ(wide, name == "avx512_bf16" || name == "amx_bf16" ? narrow : 2 * narrow);
-      const auto rest = [&](const Result& result) { return test::values(result.raw.view().slice(2, 1, out)); };
-      EXPECT_EQ(rest(other), rest(rounded));
-      EXPECT_NE(test::values(other.raw), test::values(rounded.raw));
+      const size_t wide = FrameConvolution(p, s.bias).weight_bytes();
+      const Result expected = run(s, name, {}, 2);
+      p.bf16_weights = true;
+      const size_t narrow = FrameConvolution(p, s.bias).weight_bytes();
+      EXPECT_EQ(wide, name == "avx512_bf16" || name == "amx_bf16" || name == "reference" ? narrow : 2 * narrow);
+      s.problem.bf16_weights = true;
+      EXPECT_EQ(test::values(run(s, name, {}, 2).raw), test::values(expected.raw));
+      s.problem.bf16_weights = false;
+    }
+  }
+}
+
+// Packed in parts, in any order and over whatever was in memory before, weights are those packed as a whole.
+TEST(FrameConvolution, PartsOfTheWeightsMakeTheWhole) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto algorithm : {ConvAlgorithm::kDirect, ConvAlgorithm::kWinograd}) {
+      for (const int64_t out : {3, 100, 160}) {
+        Case s(problem(34, out, 2, 3, 3, dtype), 4, 6, 2);
+        s.problem.algorithm = algorithm;
+        for (const std::string& name : implementations(s.problem)) {
+          if (algorithm == ConvAlgorithm::kWinograd && !has_winograd(s.problem, name)) continue;
+          SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype) << " " << out);
+          s.problem.implementation = name;
+          FrameConvolution convolution(s.problem, s.bias);
+          const auto packed = [&](uint8_t before, bool in_parts) {
+            std::vector<uint8_t> bytes(convolution.weight_bytes(), before);
+            auto* to = reinterpret_cast<std::byte*>(bytes.data());
+            const int64_t step = in_parts ? convolution.weight_step() : out;
+            for (int64_t first = (out - 1) / step * step; first >= 0; first -= step)
+              convolution.pack(s.weight.view().slice(0, first, std::min(first + step, out)), first, to);
+            return bytes;
+          };
+          EXPECT_EQ(packed(0, false), packed(0xFF, true));
+        }
+      }
     }
   }
 }
@@ -263,7 +286,8 @@ TEST(FrameConvolution, Refusals) {
             "avx2, reference");
   p.implementation = "";
   p.out_channels = 5;
-  EXPECT_NE(error_of([&] { FrameConvolution(p, s.weight, s.bias); }).find("weight is"), std::string::npos);
+  EXPECT_NE(error_of([&] { FrameConvolution(p, s.weight, {}); }).find("weight is"), std::string::npos);
+  EXPECT_NE(error_of([&] { FrameConvolution(p, s.bias); }).find("bias"), std::string::npos);
 }
 
 }  // namespace

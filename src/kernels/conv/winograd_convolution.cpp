@@ -53,7 +53,7 @@ int64_t WinogradConvolution::weight_bytes(const FrameConvProblem& p, const Direc
 }
 
 WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
-                                         const TensorView& weight, const TensorView& bias)
+                                         const TensorView& bias)
     : problem_(problem), kernels_(kernels), epilogue_(problem, kernels, bias) {
   element_ = static_cast<int64_t>(dtype_size(problem.dtype));
   const int64_t widest = int64_t{kernels.vectors} * kernels.lanes;
@@ -61,9 +61,6 @@ WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const 
     const int64_t width = std::min(widest, epilogue_.columns() - column);
     blocks_.push_back({column, static_cast<int>(width / kernels.lanes), column * kPoints * terms()});
   }
-  packed_ = Tensor(problem.dtype, {epilogue_.columns() * kPoints * terms()});
-  if (problem.dtype == DType::kBF16) pack<BFloat16>(weight);
-  else pack<float>(weight);
   const int64_t tile = kPoints * terms() * element_;
   most_tiles_ = std::max(kInputBytes / tile, std::min(kWantedTiles, kMostInputBytes / tile));
   // With few input channels sums and outputs take more than inputs, and all of it is a thread's scratch.
@@ -72,27 +69,35 @@ WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const 
   most_tiles_ = std::max<int64_t>(1, most_tiles_ / kernels.pixels) * kernels.pixels;
 }
 
+// The block's weights from those of output channels `first` and on.
 template <typename Element>
-void WinogradConvolution::pack(const TensorView& weight) {
+void WinogradConvolution::pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const {
   const FrameConvProblem& p = problem_;
   const int64_t pair = kernels_.pair, filter = kTaps * kTaps;
-  for (const Block& block : blocks_) {
-    const int64_t width = int64_t{block.vectors} * kernels_.lanes, point = terms() * width;
-    const int64_t outs = std::min(width, p.out_channels - block.column);
-    Element* to = packed_.data<Element>() + block.weights;
-    for (int64_t c = 0; c < p.in_channels; ++c) {
-      for (int64_t frame = 0; frame < p.frames; ++frame) {
-        const int64_t k = frame * p.in_channels + c;
-        for (int64_t o = 0; o < outs; ++o) {
-          const float* taps =
-              weight.data<float>() + (((block.column + o) * p.in_channels + c) * p.frames + frame) * filter;
-          const std::array<double, 16> points = transformed(taps);
-          Element* at = to + (k / pair * width + o) * pair + k % pair;
-          for (int64_t i = 0; i < kPoints; ++i)
-            at[i * point] = from_float<Element>(static_cast<float>(points[static_cast<size_t>(i)]));
-        }
+  const int64_t width = int64_t{block.vectors} * kernels_.lanes, point = terms() * width;
+  const int64_t outs = std::min(width, p.out_channels - block.column);
+  std::fill_n(to, kPoints * point, Element{});
+  for (int64_t c = 0; c < p.in_channels; ++c) {
+    for (int64_t frame = 0; frame < p.frames; ++frame) {
+      const int64_t k = frame * p.in_channels + c;
+      for (int64_t o = 0; o < outs; ++o) {
+        const int64_t out = block.column - first + o;
+        const float* taps = weight.data<float>() + ((out * p.in_channels + c) * p.frames + frame) * filter;
+        const std::array<double, 16> points = transformed(taps);
+        Element* at = to + (k / pair * width + o) * pair + k % pair;
+        for (int64_t i = 0; i < kPoints; ++i)
+          at[i * point] = from_float<Element>(static_cast<float>(points[static_cast<size_t>(i)]));
       }
     }
+  }
+}
+
+void WinogradConvolution::pack(const TensorView& weight, int64_t first, std::byte* packed) const {
+  for (const Block& block : blocks_) {
+    if (block.column < first || block.column >= first + weight.extent(0)) continue;
+    if (problem_.dtype == DType::kBF16)
+      pack_block(weight, first, block, reinterpret_cast<BFloat16*>(packed) + block.weights);
+    else pack_block(weight, first, block, reinterpret_cast<float*>(packed) + block.weights);
   }
 }
 
@@ -210,7 +215,7 @@ void WinogradConvolution::multiply(const Plan& plan, const Item& item, std::byte
     call.acc_stride = width;
     for (int64_t point = 0; point < kPoints; ++point) {
       const int64_t term = point * terms() + plan.first_frame * problem_.in_channels;
-      call.weights = packed_.data<std::byte>() + (block.weights + term * width) * element_;
+      call.weights = packed_ + (block.weights + term * width) * element_;
       for (int64_t tile = 0; tile < tiles; tile += kernels_.pixels) {
         call.runs[0] = scratch + (point * plan.point_stride + tile * plan.tile_stride) * element_;
         call.acc = sums + point * plan.sums_stride + tile * width;

@@ -22,17 +22,25 @@ class WinogradConvolution {
   static Refusal refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
   static int64_t weight_bytes(const FrameConvProblem& problem, const DirectKernels& kernels);
 
-  WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
-                      const TensorView& bias);
+  WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& bias);
+  // As FrameConvolution's.
+  size_t weight_bytes() const { return static_cast<size_t>(weight_bytes(problem_, kernels_)); }
+  int64_t weight_step() const { return int64_t{kernels_.vectors} * kernels_.lanes; }
+  void pack(const TensorView& weight, int64_t first, std::byte* packed) const;
+  void use(const std::byte* packed) { packed_ = packed; }
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
-  size_t weight_bytes() const { return packed_.view().bytes(); }
 
  private:
   struct Plan;  // of one call
   struct Item;  // a row of tiles, or a part of one
+  struct Block {
+    int64_t column;   // first output channel
+    int vectors;      // of the register tile
+    int64_t weights;  // offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair]
+  };
 
   template <typename Element>
-  void pack(const TensorView& weight);
+  void pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
@@ -45,13 +53,8 @@ class WinogradConvolution {
   ConvEpilogue epilogue_;
   int64_t element_ = 0;     // bytes of a value that is multiplied
   int64_t most_tiles_ = 1;  // of an item
-  struct Block {
-    int64_t column;   // first output channel
-    int vectors;      // of the register tile
-    int64_t weights;  // offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair]
-  };
   std::vector<Block> blocks_;
-  Tensor packed_;
+  const std::byte* packed_ = nullptr;
 };
 
 }  // namespace zoetrope::kernels

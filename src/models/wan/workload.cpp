@@ -204,10 +204,23 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
   return bytes;
 }
 
-// Tensor by tensor: its pages of the file, and a copy in float32.
-Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
-  const Bytes copy = widest_tensor(table);
-  return configs.mapped ? copy + copy / kFloat * size_of(configs.stored.vae) : copy;
+// A thread converts some rows of a tensor; one that several convolutions are made of, all of it. Of formulas it first
+// computes all. Two tensors' pages of the file besides, for one is begun before the other is complete.
+Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs, int threads) {
+  constexpr int64_t kRows = 64, kMostBuffered = int64_t{1} << 29;
+  const Bytes widest = widest_tensor(table);
+  if (!configs.mapped) return std::min(widest * threads, Bytes(kMostBuffered)) + widest * threads;
+  Bytes piece;
+  for (const io::TensorSpec& spec : table) {
+    const int64_t rows = spec.shape.rank() > 0 ? std::min(kRows, spec.shape[0]) : 1;
+    piece = std::max(piece, Bytes(spec.shape.size() / std::max<int64_t>(1, spec.shape[0]) * rows) * kFloat);
+  }
+  return (widest * 2 + piece * threads) / kFloat * size_of(configs.stored.vae) + widest + piece * threads;
+}
+
+// Of a process: those of a host that run the VAE keep one copy. A process that shows previews has loaded its own.
+Bytes of_a_copy(Bytes resident, const RunSize& size, int sharers) {
+  return size.previews ? resident : resident / std::clamp(size.sharers, 1, std::max(1, sharers));
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
@@ -215,8 +228,8 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   planner::Workload::Vae vae;
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  vae.weights.resident = decoder_resident_bytes(config, size);
-  vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
+  vae.weights.resident = of_a_copy(decoder_resident_bytes(config, size), size, sharers);
+  vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs, size.threads);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
@@ -246,8 +259,8 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  conditions.weights.resident = encoder_resident_bytes(config, size);
-  conditions.weights.in_flight = in_flight(table, configs);
+  conditions.weights.resident = of_a_copy(encoder_resident_bytes(config, size), size, sharers);
+  conditions.weights.in_flight = in_flight(table, configs, size.threads);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
@@ -353,7 +366,6 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.keeps_transformer = size.keeps_transformer;
   w.has_segments = size.segments > 1;
   w.keeps_vae = size.keeps_vae;
-  if (size.keeps_vae && configs.takes_pictures) w.kept_vae_encoder = encoder_resident_bytes(configs.vae, size);
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.
@@ -386,6 +398,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
            Bytes(size.prompts + size.videos) * cells * (config.out_channels * kFloat);
   if (in_tiles(configs.vae, size)) w.layout.vae_ranks = 1;  // tiles follow one another on one rank
+  if (size.keeps_vae && configs.takes_pictures)
+    w.kept_vae_encoder = of_a_copy(encoder_resident_bytes(configs.vae, size), size, w.layout.vae_ranks);
   w.vae = vae_of(configs, size, w.layout.vae_ranks, ranks_here);
   w.conditions = conditions_of(configs, size, w.layout.vae_ranks, ranks_here, cells, frame_cells);
   return w;

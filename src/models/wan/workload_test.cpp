@@ -87,7 +87,7 @@ TEST(Workload, CoversWhatTheVaeHolds) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     size.vae = dtype;
     const planner::Workload planned = workload(model, size, {});
-    const auto weights = std::make_shared<const VaeWeights>(model.vae, *formulas, VaeParts::kBoth, dtype);
+    const auto weights = std::make_shared<const VaeWeights>(model.vae, formulas, VaeUse{VaeParts::kBoth, dtype});
     const auto expect_covered = [&](planner::Bytes plan, size_t workspace, Stream& stream) {
       const auto allocated = static_cast<int64_t>(workspace + stream.scratch().reserved());
       EXPECT_GE(plan.count(), allocated) << dtype_name(dtype);
@@ -109,9 +109,9 @@ TEST(Workload, CoversWhatTheVaeHolds) {
 }
 
 size_t weight_bytes(const CoderWeights& coder) {
-  size_t bytes = coder.in.op.weight_bytes() + coder.out.op.weight_bytes();
+  size_t bytes = coder.in.op->weight_bytes() + coder.out.op->weight_bytes();
   const auto add = [&](const ResidualWeights& block) {
-    bytes += block.conv1.op.weight_bytes() + block.conv2.op.weight_bytes();
+    bytes += block.conv1.op->weight_bytes() + block.conv2.op->weight_bytes();
   };
   add(coder.middle_first);
   add(coder.middle_last);
@@ -141,7 +141,7 @@ TEST(Workload, CountsWinogradsWeights) {
       size.vae = dtype;
       size.vae_convolution = algorithm;
       const planner::Workload planned = workload(model, size, {});
-      const VaeWeights weights(model.vae, *formulas, VaeParts::kBoth, dtype, algorithm);
+      const VaeWeights weights(model.vae, formulas, VaeUse{VaeParts::kBoth, dtype, algorithm});
       return std::array{planned.vae.weights.resident.count(), planned.conditions.weights.resident.count(),
                         static_cast<int64_t>(weight_bytes(weights.decoder())),
                         static_cast<int64_t>(weight_bytes(weights.encoder()))};
@@ -162,6 +162,23 @@ TEST(Workload, CountsWinogradsWeights) {
       EXPECT_NEAR(winograd[1] - direct[1], winograd[3] - direct[3], slack) << dtype_name(dtype);
     }
   }
+}
+
+TEST(Workload, ProcessesOfAHostKeepOneVae) {
+  ModelConfigs model = model_1_3b();
+  model.experts[0].in_channels = 36;
+  RunSize size = small_video();
+  const auto vae = [&](int sharers, int ranks) {
+    size.sharers = sharers;
+    const planner::Workload w = workload(model, size, {.context = {}, .vae_ranks = ranks});
+    return std::array{w.vae.weights.resident.count(), w.conditions.weights.resident.count()};
+  };
+  const auto alone = vae(1, 4), shared = vae(4, 4);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(shared[i], alone[i] / 4);
+  EXPECT_EQ(vae(8, 2)[0], alone[0] / 2);  // the others have none
+  EXPECT_EQ(vae(2, 8)[0], alone[0] / 2);  // of each host
+  size.previews = true;
+  EXPECT_EQ(vae(4, 4)[0], alone[0]);
 }
 
 TEST(Workload, MoreOfEverythingNeedsMore) {

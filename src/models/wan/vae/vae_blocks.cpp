@@ -17,7 +17,7 @@ using kernels::FrameConvOutput;
 
 // For the trace: `x` is where the inputs lie.
 double flops_of(const ConvWeights& conv, std::span<const TensorView> inputs, const FrameRows& x) {
-  const kernels::FrameConvProblem& p = conv.op.problem();
+  const kernels::FrameConvProblem& p = conv.op->problem();
   const auto frames = std::count_if(inputs.begin(), inputs.end(), [](const TensorView& t) { return bool(t); });
   const IndexRange rows{x.rows.begin / p.stride, x.rows.end / p.stride};
   return convolution_flops(p, rows, x.width / p.stride, x.height, x.width, frames, conv.border);
@@ -45,8 +45,8 @@ void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const Tensor
   const trace::Lane& lane = run.stream.lane();
   const trace::Span span(lane, conv.label.c_str(), lane.trace != nullptr ? flops_of(conv, inputs, x) : 0);
   FrameConvOutput placed = out;
-  placed.first_row = x.rows.begin / conv.op.problem().stride;
-  conv.op.run(run.stream, inputs, placed);
+  placed.first_row = x.rows.begin / conv.op->problem().stride;
+  conv.op->run(run.stream, inputs, placed);
 }
 
 void VaeRun::fill_border(const Frame& x) const {
@@ -194,7 +194,7 @@ Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& nex
   run.fill_border(x);
   const FrameRows& small = x.place();
   const FrameRows place{{2 * small.rows.begin, 2 * small.rows.end}, 2 * small.height, 2 * small.width};
-  const int64_t channels = weights_.cells.front().op.problem().out_channels;
+  const int64_t channels = weights_.cells.front().op->problem().out_channels;
   Values large{run.take(place, channels), frame_for(run, next, place, channels)};
   const FrameConvOutput whole = output(large, next);
   const TensorView input[] = {x.bordered()};

@@ -59,7 +59,7 @@ class CausalConv {
  public:
   explicit CausalConv(const ConvWeights& weights) : weights_(weights) {}
   void start() { past_.start(); }
-  int64_t out_channels() const { return weights_.op.problem().out_channels; }
+  int64_t out_channels() const { return weights_.op->problem().out_channels; }
   void run(const VaeRun& run, Frame x, const kernels::FrameConvOutput& out);
   void each_past(const EachPast& visit) { visit(past_); }
 

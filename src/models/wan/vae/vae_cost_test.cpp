@@ -38,7 +38,7 @@ TEST(VaeCost, WorkspaceIsWhatIsHeld) {
     const auto plain = test_weights(config);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << config.dim_mult.size() << " levels");
-      const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kBoth, dtype);
+      const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeUse{VaeParts::kBoth, dtype});
       const int64_t factor = config.spatial_factor(), height = 5 * factor + 1, width = 4 * factor;
       VaeDecoder decoder(weights);
       VaeEncoder encoder(weights);
@@ -113,7 +113,7 @@ TEST(VaeCost, FlopsAreThoseOfTheLayers) {
   constexpr double kDigits = 1e-5;  // that the file has of each
   for (const VaeConfig& config : configs()) {
     const auto plain = test_weights(config);
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain);
+    const auto weights = std::make_shared<const VaeWeights>(config, plain);
     const int64_t factor = config.spatial_factor();
     trace::Trace decoding, encoding;
     Stream stream(1, {&decoding, 0, trace::kComputeLane});
@@ -134,7 +134,7 @@ TEST(VaeCost, FlopsOfTilesAreThoseOfTheLayers) {
   constexpr double kDigits = 1e-5;
   for (const VaeConfig& config : {small_config(), residual_configs()[0]}) {
     const auto plain = test_weights(config);
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain);
+    const auto weights = std::make_shared<const VaeWeights>(config, plain);
     const int64_t cell = config.spatial_factor(), layers = layer_factor(config);
     for (const auto& [height, width] : {std::pair<int64_t, int64_t>{7, 8}, {4, 9}, {9, 3}}) {
       SCOPED_TRACE(testing::Message() << "patches of " << config.patch_size << ", " << height << " x " << width);

@@ -36,7 +36,8 @@ class VaeGolden : public testing::TestWithParam<std::tuple<const char*, kernels:
 
   static const char* name() { return std::get<0>(GetParam()); }
   std::shared_ptr<const VaeWeights> weights(const std::shared_ptr<const io::WeightSource>& source) const {
-    return std::make_shared<const VaeWeights>(config_, *source, VaeParts::kBoth, DType::kF32, std::get<1>(GetParam()));
+    return std::make_shared<const VaeWeights>(config_, source,
+                                              VaeUse{VaeParts::kBoth, DType::kF32, std::get<1>(GetParam())});
   }
   std::shared_ptr<const VaeWeights> weights() const { return weights(source_); }
 

@@ -114,7 +114,8 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
     const auto plain = source;
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder, dtype, algorithm);
+    const auto weights =
+        std::make_shared<const VaeWeights>(config, plain, VaeUse{VaeParts::kDecoder, dtype, algorithm});
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       SCOPED_TRACE(testing::Message() << clip.rows << " rows over " << clip.parts);
@@ -147,7 +148,8 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
     const auto plain = source;
-    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kEncoder, dtype, algorithm);
+    const auto weights =
+        std::make_shared<const VaeWeights>(config, plain, VaeUse{VaeParts::kEncoder, dtype, algorithm});
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       for (const int64_t left_over : {0, 1, 3}) {  // rows that are too few for one of the latent
@@ -193,7 +195,7 @@ TEST(VaeSplitRows, HaveTheBitsOfTheWholePicture) {
   const Tensor latents = random_tensor({config.z_dim, 2, kRowsOfLatents, 4}, 3);
   for (const auto algorithm : {kernels::ConvAlgorithm::kDirect, kernels::ConvAlgorithm::kWinograd}) {
     const auto weights =
-        std::make_shared<const VaeWeights>(config, *source, VaeParts::kDecoder, DType::kF32, algorithm);
+        std::make_shared<const VaeWeights>(config, source, VaeUse{VaeParts::kDecoder, DType::kF32, algorithm});
     const auto ignore = [](int64_t, const TensorView&) {};
     const auto keep = [](std::vector<Tensor>& seen) {
       return [&seen](std::string_view name, const TensorView& value) {
@@ -225,7 +227,7 @@ TEST(VaeSplitRows, HaveTheBitsOfTheWholePicture) {
 TEST(VaeSplitRefuses, PartsWithoutRows) {
   const VaeConfig config = small_config();
   const auto plain = test_weights(config);
-  VaeDecoder decoder(std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder));
+  VaeDecoder decoder(std::make_shared<const VaeWeights>(config, plain, VaeUse{VaeParts::kDecoder}));
   Meeting meeting(1);
   SharedExchange exchange(meeting, 0);
   Stream stream(1);

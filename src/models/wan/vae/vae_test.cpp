@@ -21,7 +21,7 @@ struct Model {
                  kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kAuto)
       : config(vae_config),
         source(test_weights(config)),
-        weights(std::make_shared<const VaeWeights>(config, *source, VaeParts::kBoth, dtype, algorithm)) {}
+        weights(std::make_shared<const VaeWeights>(config, source, VaeUse{VaeParts::kBoth, dtype, algorithm})) {}
   VaeConfig config;
   std::shared_ptr<const io::WeightSource> source;
   std::shared_ptr<const VaeWeights> weights;
@@ -316,7 +316,8 @@ TEST(Vae, RefusesWrongShapesAndMissingTensorsInOneSentence) {
               testing::HasSubstr("[6, 2, 2, 2]"));
   VaeConfig deeper = small_config();
   deeper.num_res_blocks = 2;
-  EXPECT_THAT(error_of([&] { VaeWeights(deeper, *model.source); }), testing::HasSubstr("missing"));
+  EXPECT_THAT(error_of([&] { std::make_shared<const VaeWeights>(deeper, model.source); }),
+              testing::HasSubstr("missing"));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 struct Model {
   explicit Model(const VaeConfig& vae_config = small_config())
       : config(vae_config),
-        weights(std::make_shared<const VaeWeights>(config, *test_weights(config))),
+        weights(std::make_shared<const VaeWeights>(config, test_weights(config))),
         decoder(weights),
         encoder(weights) {}
   VaeConfig config;

@@ -1,8 +1,9 @@
-// The VAE's parameters ready to run: convolutions in the layout of the kernels, built once per process and shared by
-// all ranks. The layers that use them are in vae_blocks.h.
+// The VAE's parameters ready to run: convolutions in the layout of the kernels, packed once per process, or per host
+// where Weights are shared, for all ranks. The layers that use them are in vae_blocks.h.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@
 namespace zoetrope::wan {
 
 struct ConvWeights {
-  kernels::FrameConvolution op;
+  std::shared_ptr<const kernels::FrameConvolution> op;
   std::string label;   // of its spans: "vae.conv 3×3×3 96→96"
   int64_t border = 1;  // that its inputs carry
 };
@@ -71,24 +72,35 @@ enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 // not worth larger errors in bf16.
 kernels::ConvAlgorithm algorithm_of_ends(kernels::ConvAlgorithm algorithm);
 
+struct VaeUse {
+  VaeParts parts = VaeParts::kBoth;
+  // F32 or BF16: of the activations between ops and of what the parameters are rounded to; sums inside an op are
+  // float32.
+  DType dtype = DType::kF32;
+  kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kAuto;
+  std::string implementation = {};  // of the kernels; empty: the fastest
+};
+
 // Immutable; safe to use from several ranks at once, each with its own stream.
 class VaeWeights {
  public:
-  // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; sums inside an op are
-  // float32. Keeps nothing of `source`. Throws Error where the config is not supported or a tensor is missing or
-  // has another shape. `implementation` is the kernels', empty for the fastest; so is `algorithm`.
-  VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts = VaeParts::kBoth,
-             DType dtype = DType::kF32, kernels::ConvAlgorithm algorithm = kernels::ConvAlgorithm::kAuto,
-             const std::string& implementation = {});
+  // Packs on `threads` threads (0: all); `tick` is called after every weight and may throw to stop. Throws Error where
+  // the config is not supported or a tensor is missing or has another shape.
+  VaeWeights(const VaeConfig& config, std::shared_ptr<const io::Weights> source, VaeUse use = {}, int threads = 0,
+             const std::function<void()>& tick = {});
+  // Without others that share them.
+  VaeWeights(const VaeConfig& config, std::shared_ptr<const io::WeightSource> source, VaeUse use = {})
+      : VaeWeights(config, std::make_shared<const io::Weights>(std::move(source)), std::move(use)) {}
 
   const VaeConfig& config() const { return config_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return use_.dtype; }
   const CoderWeights& encoder() const;  // must have been asked for
   const CoderWeights& decoder() const;
 
  private:
   VaeConfig config_;
-  DType dtype_;
+  VaeUse use_;
+  std::shared_ptr<const io::Weights> source_;  // owns what convolutions use
   std::unique_ptr<const CoderWeights> encoder_, decoder_;
 };
 
