@@ -107,6 +107,11 @@ TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
     EXPECT_EQ(run.memory.configs.stored.text_encoder, opened.stored.text_encoder);
     EXPECT_EQ(run.memory.configs.stored.vae, opened.stored.vae);
     EXPECT_EQ(run.memory.configs.stored.image_encoder, opened.stored.image_encoder);
+    const PlannedRun part = planned(model, {"layers=1"});
+    const int64_t used = part.memory.configs.transformer_file_bytes;
+    EXPECT_EQ(used, model_configs(ModelFolder::open(part.options)).transformer_file_bytes);
+    EXPECT_LT(used, opened.transformer_file_bytes);
+    EXPECT_GT(used, opened.transformer_file_bytes / 2);  // of two layers, and what is in none
   }
   const PlannedRun tiny = [] {
     GenerateOptions options = options_for("wan21_t2v", {});

@@ -1,6 +1,7 @@
 #include "pipeline/run_workload.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -39,6 +40,16 @@ std::optional<io::Checkpoint> weights_there(const std::filesystem::path& path, c
   }
 }
 
+// Of a transformer's files, the share of those layers that are used.
+int64_t used_bytes(const io::Checkpoint& files, const wan::TransformerConfig& used, int64_t layers_in_files) {
+  wan::TransformerConfig whole = used;
+  whole.num_layers = layers_in_files;
+  const auto parameters = [](const wan::TransformerConfig& config) {
+    return static_cast<double>(io::totals(wan::transformer_tensors(config)).parameters);
+  };
+  return std::llround(static_cast<double>(checkpoint_bytes(files)) * parameters(used) / parameters(whole));
+}
+
 }  // namespace
 
 wan::ModelConfigs model_configs(const ModelFolder& model) {
@@ -51,7 +62,8 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored.vae = model.vae.stored_dtype();
   for (const Expert& expert : model.experts) {
     if (const io::Checkpoint* files = expert.weights.checkpoint())
-      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(*files));
+      configs.transformer_file_bytes =
+          std::max(configs.transformer_file_bytes, used_bytes(*files, expert.config, expert.layers_of_model));
   }
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
@@ -89,8 +101,10 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
       continue;
     }
     dtype = main_dtype(*file);
-    if (name.starts_with("transformer"))
-      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, checkpoint_bytes(*file));
+    if (!name.starts_with("transformer")) continue;
+    const wan::TransformerConfig& used = name == "transformer" ? configs.experts.front() : configs.experts.back();
+    const int64_t layers = JsonObject::load(folder / name / "config.json").get<int64_t>("num_layers");
+    configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, used_bytes(*file, used, layers));
   }
   return missing;
 }
