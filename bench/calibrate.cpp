@@ -26,7 +26,6 @@ namespace {
 using planner::HardwareProfile;
 using planner::LinkLevel;
 
-constexpr const char* kClusterLevel = "cluster";
 // By default: more ranks give no new information, because a host's figures are rescaled to any number of ranks.
 constexpr int kMostDefaultRanks = 4;
 // With more, a window is too short for every rank to get its share of a core.
@@ -326,7 +325,7 @@ class Calibration {
         const LinkFigures mine = measure_between_hosts(rank, find_hosts(rank.world()), work);
         if (keeps(rank)) between = mine;
       });
-      add_level(kClusterLevel, job_.hosts, between);
+      add_level(planner::kClusterLevel, job_.hosts, between);
     }
   }
 

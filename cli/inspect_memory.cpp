@@ -28,7 +28,7 @@ void parse(const fs::path& folder, const std::vector<std::string>& words, Option
 }
 
 pipeline::Job job_of(const pipeline::GenerateOptions& options, comm::Communicator* world) {
-  return world != nullptr ? pipeline::job_of(*world, options.threads)
+  return world != nullptr ? pipeline::job_of(*world, options.threads, options.hardware)
                           : pipeline::job_of(static_cast<int>(options.ranks.value_or(1)), options.threads);
 }
 

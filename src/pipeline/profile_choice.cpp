@@ -55,6 +55,28 @@ bool worth_measuring(const ProfileUse& what, const planner::HardwareProfile& any
   return what.flop >= kTimes * machine::kFirstUseSeconds * peak;
 }
 
+// What lies between hosts, of a profile that knows none of them.
+void use_links(ProfileChoice& choice, const Job& job) {
+  if (job.hosts == 1) return;
+  if (!job.links) {
+    choice.notes.push_back(fmt::format("warning: what lies between the {} hosts was not measured but is that of '{}'",
+                                       job.hosts, kAnyCpu));
+    return;
+  }
+  planner::HardwareProfile& hardware = choice.hardware;
+  for (planner::LinkLevel& level : hardware.links) {
+    if (level.name != planner::kClusterLevel) continue;
+    level.bandwidth = job.links->bandwidth;
+    level.latency = job.links->latency;
+  }
+  std::erase_if(hardware.assumed, [](const planner::HardwareProfile::Assumption& assumed) {
+    const std::string level = fmt::format("links.{}.", planner::kClusterLevel);
+    return assumed.figure == level + "bandwidth" || assumed.figure == level + "latency";
+  });
+  choice.notes.push_back(fmt::format("between the {} hosts {:.3g} GB/s each way and {:.0f} µs were measured now",
+                                     job.hosts, job.links->bandwidth * 1e-9, job.links->latency * 1e6));
+}
+
 // What was measured on first use, now or before.
 std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, const Job& job, const ProfileUse& what,
                                       std::vector<std::string>& notes) {
@@ -68,10 +90,7 @@ std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, c
   choice.origin = fmt::format("figures of this machine, measured on first use {}; {} more", machine->date, kMeasures);
   choice.notes = std::move(machine->notes);
   choice.first_use = true;
-  if (job.hosts > 1) {
-    choice.notes.push_back(fmt::format("warning: what lies between the {} hosts was not measured but is that of '{}'",
-                                       job.hosts, kAnyCpu));
-  }
+  use_links(choice, job);
   return choice;
 }
 
@@ -178,18 +197,24 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
 
 }  // namespace
 
-Job job_of(comm::Communicator& world, std::optional<int64_t> threads) {
+Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware) {
   Job job = job_of(world.size(), threads);
   if (world.size() == 1) return job;
   job.processes = world.ranks_in_this_process() < world.size();
   job.threads = std::max(1, comm::process_threads(threads) / job.ranks_here());
   if (!job.processes) return job;
   std::map<std::string, int> ranks;
-  for (const std::string& host : hosts_of_ranks(world)) ++ranks[host];
+  const std::vector<std::string> hosts = hosts_of_ranks(world);
+  for (const std::string& host : hosts) ++ranks[host];
   job.hosts = static_cast<int>(ranks.size());
   job.cores = cores_of_hosts(world);
   job.ranks_per_host = 0;
   for (const auto& [host, count] : ranks) job.ranks_per_host = std::max(job.ranks_per_host, count);
+  if (job.hosts == 1 || !hardware.empty()) return job;
+  // Rank 0 plans, with its own user's calibrations.
+  std::vector<std::string> notes;
+  const bool unknown = world.rank() == 0 && machine::may_measure() && !calibrated(job, notes);
+  if (world.all_reduce_max(unknown ? 1 : 0) > 0) job.links = measure_host_links(world, hosts);
   return job;
 }
 
@@ -231,6 +256,7 @@ ProfileChoice choose_profile(const std::string& hardware, const Job& job, const 
     choice = named(kAnyCpu, job);
     choice->notes.push_back(
         fmt::format("its figures are those of CPUs in general, as nobody calibrated this machine; {} it", kMeasures));
+    if (job.links) use_links(*choice, job);
   }
   if (!choice) {
     choice.emplace();

@@ -11,6 +11,7 @@
 #include "zoetrope/communicator.h"
 
 #include "machine/first_use.h"
+#include "pipeline/host_links.h"
 #include "planner/hardware.h"
 
 namespace zoetrope::pipeline {
@@ -18,16 +19,18 @@ namespace zoetrope::pipeline {
 struct Job {
   int ranks = 1;
   int hosts = 1;
-  int ranks_per_host = 1;  // of the host with the most
-  int threads = 1;         // of a rank
-  int cores = 0;           // that the ranks of a host may use together; 0: what this process may
-  bool processes = false;  // ranks are processes of an MPI job, not threads of this one
+  int ranks_per_host = 1;               // of the host with the most
+  int threads = 1;                      // of a rank
+  int cores = 0;                        // that the ranks of a host may use together; 0: what this process may
+  bool processes = false;               // ranks are processes of an MPI job, not threads of this one
+  std::optional<HostLinks> links = {};  // between its hosts; unset: not measured
 
   int ranks_here() const { return processes ? 1 : ranks; }
 };
 
-// `threads` of a process, as the options say. Collective over `world`.
-Job job_of(comm::Communicator& world, std::optional<int64_t> threads);
+// `threads` of a process and `hardware`, as the options say. Several hosts measure what lies between them, where no
+// profile is named and nobody calibrated several; not with ZOETROPE_MEASURE=no. Collective over `world`.
+Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware);
 // The same of ranks that are not there yet: threads of this process, or, where a launcher started it, processes of one
 // host.
 Job job_of(int ranks, std::optional<int64_t> threads);

@@ -74,6 +74,17 @@ TEST_F(ProfileChoiceTest, SeveralHostsAreAnyCpusToo) {
   const ProfileChoice choice = choose_profile("", two_hosts);
   EXPECT_GE(choice.hardware.devices, 4);
   EXPECT_EQ(choice.hardware.devices_per_host, 2);
+  const auto assumes = [](const ProfileChoice& of) {
+    return std::any_of(of.hardware.assumed.begin(), of.hardware.assumed.end(),
+                       [](const auto& assumed) { return assumed.figure == "links.cluster.bandwidth"; });
+  };
+  EXPECT_TRUE(assumes(choice));
+  two_hosts.links = HostLinks{1.25e7, 1e-4};  // 100 Mbit/s
+  const ProfileChoice measured = choose_profile("", two_hosts);
+  EXPECT_EQ(measured.hardware.links.back().bandwidth, 1.25e7);
+  EXPECT_EQ(measured.hardware.links.back().latency, 1e-4);
+  EXPECT_FALSE(assumes(measured));
+  EXPECT_THAT(measured.notes, Contains(HasSubstr("between the 2 hosts 0.0125 GB/s each way and 100 µs")));
 }
 
 TEST_F(ProfileChoiceTest, WhatWasCalibratedHereIsUsed) {

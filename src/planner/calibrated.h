@@ -18,6 +18,8 @@ std::filesystem::path calibrated_profile_path(int hosts, int ranks_per_host);
 
 // The name of the innermost link level, which joins the ranks of a host.
 inline constexpr const char* kHostLevel = "host";
+// And of the one that joins hosts.
+inline constexpr const char* kClusterLevel = "cluster";
 
 struct JobShape {
   std::string cpu;  // as kernels::cpu_model() names it
