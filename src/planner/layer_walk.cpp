@@ -134,7 +134,8 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       exposed_exchange_(hardware.links.size(), 0.0),
       exposed_ring_(hardware.links.size(), 0.0),
       exposed_tensor_(hardware.links.size(), 0.0),
-      link_seconds_(hardware.links.size() * ranks_, 0.0) {
+      link_seconds_(hardware.links.size() * ranks_, 0.0),
+      exposed_transfers_(hardware.links.size() * ranks_, 0) {
   read_programs();
 }
 
@@ -249,6 +250,7 @@ void LayerWalk::wait(Transfer& transfer) {
     now_[rank] = begin + idle + exposed;
     parts_[rank].idle += idle;
     const auto level = static_cast<size_t>(arrival.level);
+    if (exposed > 0) ++exposed_transfers_[level * ranks_ + rank];
     parts_[rank].*(transfer.on_ring ? &Breakdown::exposed_ring : &Breakdown::exposed_exchange) += exposed;
     (transfer.on_ring ? exposed_ring_ : exposed_exchange_)[level] += exposed;
     if (records_ && now_[rank] > begin)

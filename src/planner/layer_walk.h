@@ -69,6 +69,10 @@ class LayerWalk {
   double link_seconds(int level, int rank) const {
     return link_seconds_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
   }
+  // Transfers of attention over a level that a rank waited for.
+  int64_t exposed_transfers(int level, int rank) const {
+    return exposed_transfers_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
+  }
   std::vector<TimelineSpan> take_spans() { return std::move(spans_); }
 
  private:
@@ -129,7 +133,8 @@ class LayerWalk {
   double seconds_ = 0;
   std::vector<Breakdown> parts_;
   Seconds exposed_exchange_, exposed_ring_, exposed_tensor_;
-  Seconds link_seconds_;  // [level, rank]
+  Seconds link_seconds_;                    // [level, rank]
+  std::vector<int64_t> exposed_transfers_;  // [level, rank]
   std::vector<TimelineSpan> spans_;
 };
 

@@ -35,7 +35,12 @@ WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, co
     double exposed = 0;
     if (arrival.level >= 0) {
       const double links = arrival.end + walk.link_seconds(arrival.level, rank) / forwards;
-      exposed = std::max({0.0, arrival.slowdown, links - compute});
+      // A transfer meets weights for as much of the time as those take.
+      const double busy = std::min(1.0, seconds_of(arrival.end, compute + arrival.slowdown));
+      const auto bytes = static_cast<double>(arrival.bytes);
+      const double passing = seconds_of(std::min(bytes, static_cast<double>(kWeightsUnderWay)), bytes / arrival.end);
+      const double transfers = static_cast<double>(walk.exposed_transfers(arrival.level, rank)) / forwards;
+      exposed = std::max({0.0, arrival.slowdown + transfers * busy * passing, links - compute});
     }
     if (exposed > longest) {
       longest = exposed;

@@ -170,6 +170,24 @@ TEST(WeightWait, FastLinksHideAGather) {
   EXPECT_NEAR(step_of(work_of(2), hardware, layout(2, 1, 2)).seconds, without + 4 * 5e6 / 1e12, 1e-12);
 }
 
+// A ring's hop that nothing hides meets weights for the share of the time that they take, and then waits until those
+// on their way have passed.
+TEST(WeightWait, AttentionWaitsForWeightsOnTheirWay) {
+  const HardwareProfile hardware = machine(2);
+  Work work = work_of();
+  work.linear_flop = 2e10;  // 10 ms a layer on each of two ranks
+  work.weights.layer = Bytes(16'000'000);
+  const StepPrediction alone = step_of(work, hardware, layout(1, 2)), shared = step_of(work, hardware, layout(1, 2, 2));
+  ASSERT_GT(alone.critical().exposed_ring, 0);
+  const double gather = 8e6 / kBandwidth, busy = gather / (alone.seconds / 4);
+  EXPECT_NEAR(shared.critical().weights, 4 * busy * static_cast<double>(kWeightsUnderWay) / kBandwidth, 1e-9);
+  // Of smaller layers no more can be on its way.
+  work.weights.layer = Bytes(2'000'000);
+  const double small = 1e6 / kBandwidth;
+  EXPECT_NEAR(step_of(work, hardware, layout(1, 2, 2)).critical().weights, 4 * small / (alone.seconds / 4) * small,
+              1e-9);
+}
+
 // Groups within a fast level do not wait for a slow one.
 TEST(WeightWait, AGatherStaysAmongNeighbours) {
   HardwareProfile hardware = machine(2);
