@@ -20,25 +20,23 @@ namespace {
 
 int code(const std::byte* codes, int64_t at) { return static_cast<int>(codes[at]); }
 
-// By way of float16, whose conversion takes subnormal numbers without delay. The bits of e4m3 are those of a float16 of
-// another exponent; its largest magnitude is not a number.
+// Codes are widened by way of float16, whose conversion takes subnormal numbers without delay: eight of them, each the
+// upper byte of 16 bits. The bits of e4m3 are those of a float16 of another exponent.
 __m256 eight_e4m3(__m128i codes) {
-  const __m128i magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f));
-  const __m128i sign = _mm_slli_epi16(_mm_and_si128(codes, _mm_set1_epi16(0x80)), 8);
-  const __m256 value = _mm256_cvtph_ps(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign));
-  const __m256i none = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));
-  const __m256 quiet = _mm256_castsi256_ps(_mm256_and_si256(none, _mm256_set1_epi32(0x7fc00000)));
-  return _mm256_or_ps(_mm256_mul_ps(value, _mm256_set1_ps(0x1p8f)), quiet);
+  constexpr auto kSignAndMagnitude = static_cast<int16_t>(0xbf80);
+  const __m128i half = _mm_and_si128(_mm_srai_epi16(codes, 1), _mm_set1_epi16(kSignAndMagnitude));
+  return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(0x1p8f));
 }
-
-// The upper byte of a float16.
-__m256 eight_e5m2(__m128i codes) { return _mm256_cvtph_ps(_mm_slli_epi16(codes, 8)); }
+// e5m2 is the upper byte of a float16.
+__m256 eight_e5m2(__m128i codes) { return _mm256_cvtph_ps(codes); }
 
 template <typename Eight>
-void widen_eights(const std::byte* codes, int64_t count, float* out, const Eight& eight) {
-  constexpr int64_t kAtOnce = 8;
+void widen_codes(const std::byte* codes, int64_t count, float* out, const Eight& eight) {
+  constexpr int64_t kAtOnce = 16;
   const auto widen = [&](const std::byte* from, float* to) {
-    _mm256_storeu_ps(to, eight(_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))));
+    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), zero = _mm_setzero_si128();
+    _mm256_storeu_ps(to, eight(_mm_unpacklo_epi8(zero, both)));
+    _mm256_storeu_ps(to + kAtOnce / 2, eight(_mm_unpackhi_epi8(zero, both)));
   };
   int64_t at = 0;
   for (; at + kAtOnce <= count; at += kAtOnce) widen(codes + at, out + at);
@@ -393,8 +391,17 @@ class FoldedTensor final : public QuantisedTensor {
 
 }  // namespace
 
-void widen_e4m3(const std::byte* codes, int64_t count, float* out) { widen_eights(codes, count, out, eight_e4m3); }
-void widen_e5m2(const std::byte* codes, int64_t count, float* out) { widen_eights(codes, count, out, eight_e5m2); }
+void widen_e4m3(const std::byte* codes, int64_t count, float* out) {
+  widen_codes(codes, count, out, eight_e4m3);
+  constexpr uint8_t kNone = 0x7f;  // the largest magnitude is not a number
+  const auto magnitude = [&](int64_t i) { return static_cast<uint8_t>(static_cast<uint8_t>(codes[i]) & kNone); };
+  uint8_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude(i));
+  if (largest != kNone) return;
+  for (int64_t i = 0; i < count; ++i)
+    if (magnitude(i) == kNone) out[i] = std::copysign(std::numeric_limits<float>::quiet_NaN(), out[i]);
+}
+void widen_e5m2(const std::byte* codes, int64_t count, float* out) { widen_codes(codes, count, out, eight_e5m2); }
 
 bool holds_codes(const TensorInfo& info) {
   return info.dtype_name == "F8_E4M3" || info.dtype_name == "F8_E5M2" || info.dtype_name == "I8";
