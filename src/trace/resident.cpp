@@ -15,15 +15,17 @@ namespace {
 constexpr int64_t kKilobyte = 1024;
 constexpr std::chrono::milliseconds kPeriod{20};
 
-// A line of /proc/self/status, "VmRSS:      1234 kB"; 0 where there is none.
-int64_t status_bytes(std::string_view key) {
-  std::ifstream file("/proc/self/status");
+// A line of a file of /proc, "VmRSS:      1234 kB"; 0 where there is none.
+int64_t bytes_in(const char* path, std::string_view key) {
+  std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ':')
       return std::strtoll(line.c_str() + key.size() + 1, nullptr, 10) * kKilobyte;
   }
   return 0;
 }
+
+int64_t status_bytes(std::string_view key) { return bytes_in("/proc/self/status", key); }
 
 void raise_to(std::atomic<int64_t>& most, int64_t value) {
   int64_t seen = most.load();
@@ -35,7 +37,10 @@ void raise_to(std::atomic<int64_t>& most, int64_t value) {
 
 int64_t resident_bytes() { return status_bytes("VmRSS"); }
 int64_t peak_resident_bytes() { return status_bytes("VmHWM"); }
-int64_t anonymous_bytes() { return status_bytes("RssAnon"); }
+int64_t anonymous_bytes() {
+  const int64_t own = status_bytes("RssAnon");
+  return status_bytes("RssShmem") == 0 ? own : own + bytes_in("/proc/self/smaps_rollup", "Pss_Shmem");
+}
 int64_t virtual_bytes() { return status_bytes("VmSize"); }
 
 struct ResidentMeter::Sampler {

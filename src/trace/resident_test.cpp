@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -28,6 +29,21 @@ class Pages {
   size_t bytes_;
   void* memory_;
 };
+
+// A process alone has all of it.
+TEST(Resident, CountsMemoryThatProcessesShare) {
+  const int64_t before = anonymous_bytes();
+  const int file = ::memfd_create("test", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(::ftruncate(file, 64 * kMegabyte), 0);
+  void* memory = ::mmap(nullptr, 64 * kMegabyte, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 1, 64 * kMegabyte);
+  EXPECT_GE(anonymous_bytes(), before + 56 * kMegabyte);
+  ::munmap(memory, 64 * kMegabyte);
+  ::close(file);
+  EXPECT_LE(anonymous_bytes(), before + 32 * kMegabyte);
+}
 
 TEST(Resident, SeesPagesComeAndGo) {
   const int64_t before = resident_bytes(), space = virtual_bytes();
