@@ -27,6 +27,7 @@ __m256 eight_e4m3(__m128i codes) {
   const __m128i half = _mm_and_si128(_mm_srai_epi16(codes, 1), _mm_set1_epi16(kSignAndMagnitude));
   return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(0x1p8f));
 }
+
 // e5m2 is the upper byte of a float16.
 __m256 eight_e5m2(__m128i codes) { return _mm256_cvtph_ps(codes); }
 

@@ -12,7 +12,7 @@ constexpr size_t kShort = 64;                // a message whose time is only lat
 constexpr size_t kLeast = size_t{64} << 10;  // a message that is long, over the slowest of links
 constexpr size_t kMost = size_t{16} << 20;   // longer ones have the same bandwidth
 constexpr double kLongSeconds = 0.05;        // of a message that fills what lies between
-constexpr int kShortRepeats = 50, kRepeats = 3;
+constexpr int kShortRepeats = 50, kTries = 2, kRepeats = 3;
 
 // This rank's neighbours, of the same place on the host after and before its own; none where some host has no such
 // place.
@@ -50,29 +50,33 @@ Ring ring_of(int rank, const std::vector<std::string>& hosts) {
 
 }  // namespace
 
-std::optional<HostLinks> measure_host_links(comm::Communicator& world, const std::vector<std::string>& hosts) {
+std::optional<HostLinks> measure_host_links(comm::Communicator& world, const std::vector<std::string>& hosts,
+                                            const std::function<double()>& clock) {
   const Ring ring = ring_of(world.rank(), hosts);
   if (ring.senders == 0) return std::nullopt;
-  std::vector<std::byte> sent(kMost), received(kMost);
+  const auto now = [&] {
+    const std::chrono::duration<double> steady = std::chrono::steady_clock::now().time_since_epoch();
+    return clock ? clock() : steady.count();
+  };
+  std::vector<std::byte> sent(ring.to ? kMost : 0), received(sent.size());
   // Of the slowest rank, the fastest of `repeats` times.
   const auto seconds_of = [&](size_t bytes, int repeats) {
     double least = std::numeric_limits<double>::infinity();
     for (int i = 0; i < repeats; ++i) {
       world.barrier();
-      const auto begin = std::chrono::steady_clock::now();
+      const double begin = now();
       if (ring.to) {
         const comm::Segment send{*ring.to, sent.data(), bytes}, receive{*ring.from, received.data(), bytes};
-        world.exchange({&send, 1}, {&receive, 1}, "measuring the links between hosts").wait();
+        world.exchange({&send, 1}, {&receive, 1}, kMeasuringLinks).wait();
       }
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      least = std::min(least, world.all_reduce_max(took.count()));
+      least = std::min(least, world.all_reduce_max(now() - begin));
     }
     return least;
   };
   HostLinks links;
   links.latency = seconds_of(kShort, kShortRepeats);
   size_t bytes = kLeast;
-  while (bytes < kMost && seconds_of(bytes, 1) < kLongSeconds) bytes *= 2;
+  while (bytes < kMost && seconds_of(bytes, kTries) < kLongSeconds) bytes *= 2;
   const double seconds = seconds_of(bytes, kRepeats);
   // Latency is a small part of it, unless something else was measured.
   constexpr double kMostLatency = 0.9;

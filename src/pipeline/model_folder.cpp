@@ -82,7 +82,8 @@ struct ModelSource {
     const auto whole = wan::TransformerConfig::load(folder / component / "config.json");
     wan::require_supported(whole, (folder / component).string());
     const wan::TransformerConfig config = layers ? whole.with_layers(*layers) : whole;
-    return {config, open(transformer_component(component, whole), wan::transformer_tensors(config)), whole.num_layers};
+    return {config, open(transformer_component(component, whole), wan::transformer_tensors(config)), whole.num_layers,
+            wan::share_of(config, whole)};
   }
 };
 

@@ -89,6 +89,7 @@ struct Expert {
   wan::TransformerConfig config;  // of what is used of it
   ComponentWeights weights;
   int64_t layers_of_model = 0;         // at least config.num_layers
+  double share = 1;                    // of the parameters in its files, with fewer layers
   std::vector<lora::Lora> loras = {};  // merged into the weights
   // With int8_layers=auto or a budget: what its blocks and attention in int8 are predicted to change the velocity by,
   // relative L2.

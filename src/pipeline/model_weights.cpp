@@ -143,7 +143,8 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
   if (coders != nullptr && coders->ranks_in_this_process() < coders->size()) {
     const bool known = shared.known();
     loaders = coders->split(known ? 0 : 1, coders->rank());
-    if (!known) loading.sharing = share_host(*loaders);
+    if (known) loaders.reset();
+    else loading.sharing = share_host(*loaders);
   }
   return shared.get([&] {
     const int threads = comm::process_threads(stage.options.threads);

@@ -186,7 +186,7 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
       notes.push_back(fmt::format("warning: the calibration cannot be used: {}", error.what()));
     }
   }
-  if (!of_one_host.empty()) {
+  if (!of_one_host.empty() && !job.links) {
     notes.push_back(
         fmt::format("warning: {} of one host cannot be used, as this job has {} and nobody measured what lies between "
                     "them; `mpirun -n {} zoetrope calibrate` over these hosts does",
@@ -195,9 +195,21 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
   return std::nullopt;
 }
 
+// For rank 0, which plans with its own user's calibrations.
+bool wants_links(const Job& job) {
+  std::vector<std::string> notes;
+  if (calibrated(job, notes)) return false;
+  try {
+    return machine::may_measure();
+  } catch (const Error&) {
+    return false;  // the plan says it to all ranks
+  }
+}
+
 }  // namespace
 
-Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware) {
+Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware,
+           std::optional<HostLinks>* known) {
   Job job = job_of(world.size(), threads);
   if (world.size() == 1) return job;
   job.processes = world.ranks_in_this_process() < world.size();
@@ -211,10 +223,19 @@ Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std:
   job.ranks_per_host = 0;
   for (const auto& [host, count] : ranks) job.ranks_per_host = std::max(job.ranks_per_host, count);
   if (job.hosts == 1 || !hardware.empty()) return job;
-  // Rank 0 plans, with its own user's calibrations.
-  std::vector<std::string> notes;
-  const bool unknown = world.rank() == 0 && machine::may_measure() && !calibrated(job, notes);
-  if (world.all_reduce_max(unknown ? 1 : 0) > 0) job.links = measure_host_links(world, hosts);
+  struct Decision {
+    bool wanted = false, known = false;
+    HostLinks links = {};
+  } decision;
+  if (world.rank() == 0) {
+    decision.wanted = wants_links(job);
+    decision.known = known != nullptr && known->has_value();
+    if (decision.known) decision.links = **known;
+  }
+  world.broadcast(0, &decision, sizeof decision, "the links between hosts");
+  if (!decision.wanted) return job;
+  job.links = decision.known ? decision.links : measure_host_links(world, hosts);
+  if (known != nullptr) *known = job.links;
   return job;
 }
 
@@ -256,7 +277,7 @@ ProfileChoice choose_profile(const std::string& hardware, const Job& job, const 
     choice = named(kAnyCpu, job);
     choice->notes.push_back(
         fmt::format("its figures are those of CPUs in general, as nobody calibrated this machine; {} it", kMeasures));
-    if (job.links) use_links(*choice, job);
+    use_links(*choice, job);
   }
   if (!choice) {
     choice.emplace();

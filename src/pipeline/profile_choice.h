@@ -29,8 +29,10 @@ struct Job {
 };
 
 // `threads` of a process and `hardware`, as the options say. Several hosts measure what lies between them, where no
-// profile is named and nobody calibrated several; not with ZOETROPE_MEASURE=no. Collective over `world`.
-Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware);
+// profile is named and nobody calibrated several; not with ZOETROPE_MEASURE=no. `known`, if any: what jobs of these
+// ranks measured before, or did now. Collective over `world`.
+Job job_of(comm::Communicator& world, std::optional<int64_t> threads, const std::string& hardware,
+           std::optional<HostLinks>* known = nullptr);
 // The same of ranks that are not there yet: threads of this process, or, where a launcher started it, processes of one
 // host.
 Job job_of(int ranks, std::optional<int64_t> threads);

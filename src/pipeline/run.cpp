@@ -282,7 +282,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   const bool others = world.ranks_in_this_process() < world.size();
   require_agreement(world, settings + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
-  const Job job = job_of(world, options_.threads, options_.hardware);
+  const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
   const ParallelLayout& layout = planned.layout;

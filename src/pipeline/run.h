@@ -47,6 +47,7 @@ struct OpenModel {
   SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;
   KnownPrompts prompts;
+  std::optional<HostLinks> links;  // between the hosts of the last run, so that the next is planned alike
   int64_t grid_frames = 0;  // bytes of videos that the caller keeps to the last run: this process's share of a host's
 };
 

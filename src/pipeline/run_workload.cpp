@@ -40,14 +40,8 @@ std::optional<io::Checkpoint> weights_there(const std::filesystem::path& path, c
   }
 }
 
-// Of a transformer's files, the share of those layers that are used.
-int64_t used_bytes(const io::Checkpoint& files, const wan::TransformerConfig& used, int64_t layers_in_files) {
-  wan::TransformerConfig whole = used;
-  whole.num_layers = layers_in_files;
-  const auto parameters = [](const wan::TransformerConfig& config) {
-    return static_cast<double>(io::totals(wan::transformer_tensors(config)).parameters);
-  };
-  return std::llround(static_cast<double>(checkpoint_bytes(files)) * parameters(used) / parameters(whole));
+int64_t used_bytes(const io::Checkpoint& files, double share) {
+  return std::llround(static_cast<double>(checkpoint_bytes(files)) * share);
 }
 
 }  // namespace
@@ -62,8 +56,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored.vae = model.vae.stored_dtype();
   for (const Expert& expert : model.experts) {
     if (const io::Checkpoint* files = expert.weights.checkpoint())
-      configs.transformer_file_bytes =
-          std::max(configs.transformer_file_bytes, used_bytes(*files, expert.config, expert.layers_of_model));
+      configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, used_bytes(*files, expert.share));
   }
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
@@ -103,8 +96,9 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
     dtype = main_dtype(*file);
     if (!name.starts_with("transformer")) continue;
     const wan::TransformerConfig& used = name == "transformer" ? configs.experts.front() : configs.experts.back();
-    const int64_t layers = JsonObject::load(folder / name / "config.json").get<int64_t>("num_layers");
-    configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, used_bytes(*file, used, layers));
+    const auto whole = wan::TransformerConfig::load(folder / name / "config.json");
+    configs.transformer_file_bytes =
+        std::max(configs.transformer_file_bytes, used_bytes(*file, wan::share_of(used, whole)));
   }
   return missing;
 }

@@ -10,8 +10,8 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Of a rank's bytes, pieces of this size are under way, this many at once. Half as many bytes, or a fourth, halved what
-// exchanges waited (1 Gbit/s, two busy cores), and left the link idle for as long.
+// Of a rank's bytes, pieces of this size are under way, this many at once. Fewer bytes halved what exchanges waited
+// (1 Gbit/s, two busy cores) but left the link idle for the time gained.
 constexpr size_t kAtOnce = size_t{1} << 20;
 constexpr size_t kUnderWay = planner::kWeightsUnderWay / kAtOnce;
 

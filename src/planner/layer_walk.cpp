@@ -243,6 +243,7 @@ void LayerWalk::wait(Transfer& transfer) {
     const double begin = now_[rank];
     const double idle = std::max(0.0, std::min(arrival.met, arrival.end) - begin);
     double exposed = std::max(0.0, arrival.end - begin - idle);
+    const bool late = exposed > 0;
     if (!transfer.on_ring) {
       const double hidden = std::max(0.0, std::min(begin, arrival.end) - arrival.begin);
       exposed += std::max(0.0, (1 - hardware_.chunk_overlap) * hidden - arrival.slowdown);
@@ -250,7 +251,7 @@ void LayerWalk::wait(Transfer& transfer) {
     now_[rank] = begin + idle + exposed;
     parts_[rank].idle += idle;
     const auto level = static_cast<size_t>(arrival.level);
-    if (exposed > 0) ++exposed_transfers_[level * ranks_ + rank];
+    if (late) ++exposed_transfers_[level * ranks_ + rank];
     parts_[rank].*(transfer.on_ring ? &Breakdown::exposed_ring : &Breakdown::exposed_exchange) += exposed;
     (transfer.on_ring ? exposed_ring_ : exposed_exchange_)[level] += exposed;
     if (records_ && now_[rank] > begin)

@@ -69,7 +69,7 @@ class LayerWalk {
   double link_seconds(int level, int rank) const {
     return link_seconds_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
   }
-  // Transfers of attention over a level that a rank waited for.
+  // Transfers of attention over a level that had not ended when a rank needed them.
   int64_t exposed_transfers(int level, int rank) const {
     return exposed_transfers_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
   }

@@ -37,9 +37,10 @@ WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, co
       const double links = arrival.end + walk.link_seconds(arrival.level, rank) / forwards;
       // A transfer meets weights for as much of the time as those take.
       const double busy = std::min(1.0, seconds_of(arrival.end, compute + arrival.slowdown));
-      const auto bytes = static_cast<double>(arrival.bytes);
-      const double passing = seconds_of(std::min(bytes, static_cast<double>(kWeightsUnderWay)), bytes / arrival.end);
-      const double transfers = static_cast<double>(walk.exposed_transfers(arrival.level, rank)) / forwards;
+      const auto piece = static_cast<double>(std::max<int64_t>(1, ceil_div(layer, int64_t{shards})));
+      const double passing = arrival.end * std::min(1.0, static_cast<double>(kWeightsUnderWay) / piece);
+      // Of a forward: the walk's is one over all samples, and where they are apart each has as many.
+      const auto transfers = static_cast<double>(walk.exposed_transfers(arrival.level, rank));
       exposed = std::max({0.0, arrival.slowdown + transfers * busy * passing, links - compute});
     }
     if (exposed > longest) {

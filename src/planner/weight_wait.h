@@ -10,8 +10,8 @@
 
 namespace zoetrope::planner {
 
-// Bytes of a rank's weights that are on their way at once: less leaves a link without work while a busy core comes to
-// post more, and what attention sends waits until all have passed.
+// Bytes of each rank's weights that are on their way at once: less leaves a link without work while a busy core comes
+// to post more, and what attention sends waits until all have passed.
 inline constexpr int64_t kWeightsUnderWay = int64_t{4} << 20;
 
 struct WeightWait {
@@ -24,8 +24,8 @@ struct WeightWait {
 //
 //   computing n layers, and what the arrival of k costs the compute: packing, on the same cores; copies (link overlap)
 //   reading k layers from the disk, once for a host: what one process read, others have from its page cache
-//   gathering n layers over links that also carry the transfers of attention, and
-//   the compute, and what transfers of attention wait for weights that are already on the links
+//   gathering n layers over links that also carry attention's transfers
+//   computing n layers, plus what attention's transfers wait for weights that are already on the links
 //
 // Where processes have different parts of every layer (tensor ranks), each of its own.
 WeightWait wait_for_weights(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,

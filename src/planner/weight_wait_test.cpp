@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 namespace zoetrope::planner {
 namespace {
 
@@ -181,7 +183,24 @@ TEST(WeightWait, AttentionWaitsForWeightsOnTheirWay) {
   ASSERT_GT(alone.critical().exposed_ring, 0);
   const double gather = 8e6 / kBandwidth, busy = gather / (alone.seconds / 4);
   EXPECT_NEAR(shared.critical().weights, 4 * busy * static_cast<double>(kWeightsUnderWay) / kBandwidth, 1e-9);
+  // Branches that are computed apart wait each for itself.
+  work.branches = 2;
+  work.samples_apart = true;
+  const double apart = step_of(work, hardware, layout(1, 2)).seconds / 8;
+  EXPECT_NEAR(step_of(work, hardware, layout(1, 2, 2)).critical().weights,
+              8 * gather / apart * static_cast<double>(kWeightsUnderWay) / kBandwidth, 1e-9);
+  work = work_of();
+  work.linear_flop = 4e11;
+  work.weights.layer = Bytes(32'000'000);
+  // Of four ranks three have as much on its way to each.
+  const double of_four = step_of(work, machine(4), layout(1, 4)).seconds / 4;
+  const double all = 24e6 / kBandwidth, passing = 3 * static_cast<double>(kWeightsUnderWay) / kBandwidth;
+  const double once = 4 * all / of_four * passing,
+               waited = step_of(work, machine(4), layout(1, 4, 4)).critical().weights;
+  EXPECT_GE(waited, once * (1 - 1e-9));
+  EXPECT_NEAR(waited / once, std::round(waited / once), 1e-6);  // a ring of four has several hops
   // Of smaller layers no more can be on its way.
+  work.linear_flop = 2e10;
   work.weights.layer = Bytes(2'000'000);
   const double small = 1e6 / kBandwidth;
   EXPECT_NEAR(step_of(work, hardware, layout(1, 2, 2)).critical().weights, 4 * small / (alone.seconds / 4) * small,

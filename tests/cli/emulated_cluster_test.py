@@ -353,6 +353,18 @@ def a_command_runs_on_every_host(cwd):
 
 
 @test
+def links_that_nobody_calibrated_are_measured(cwd):
+    need_rights()
+    for measure, words, said in (("", [], "were measured now"), ("no", [], "was not measured but is that of 'cpu'"),
+                                 ("", ["hardware=cpu"], None)):
+        result = run([FOLDER / "command.py", "hosts=2", "mbit=200", "--", PROGRAM, "attention", "shape=1x256x4x16",
+                      "threads=1", *words], cwd,
+                     env={**place(cwd), "ZOETROPE_MEASURE": measure, "XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache")})
+        assert result.returncode == 0, result.stderr
+        assert said in result.stdout if said else "measured now" not in result.stdout, (words, result.stdout)
+
+
+@test
 def a_failure_inside_is_one_sentence_and_leaves_nothing(cwd):
     need_rights()
     line = refusal(cwd, *SMALL, "program=/bin/false", "core_share=none")

@@ -93,6 +93,7 @@ struct FrameConvolution::Impl {
   const Implementation<FrameConvProblem, const DirectKernels& (*)()>* implementation = nullptr;
   std::unique_ptr<DirectConvolution> direct;
   std::unique_ptr<WinogradConvolution> winograd;
+  bool has_weights = false;
   const float* weight = nullptr;  // of the reference, as given
   std::vector<float> bias;        // of the reference
   Tensor own;                     // packed weights, where they are this object's
@@ -258,12 +259,14 @@ void FrameConvolution::pack(const TensorView& weight, int64_t first, std::byte* 
 }
 
 void FrameConvolution::use(const std::byte* packed) {
+  impl_->has_weights = packed != nullptr;
   if (impl_->winograd) impl_->winograd->use(packed);
   else if (impl_->direct) impl_->direct->use(packed);
   else impl_->weight = reinterpret_cast<const float*>(packed);
 }
 
 void FrameConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
+  ZT_CHECK(impl_->has_weights, "use() comes before run()");
   impl_->check_call(inputs, out);
   if ((out.raw ? out.raw : out.normed).size() == 0) return;
   if (impl_->winograd) return impl_->winograd->run(stream, inputs, out);

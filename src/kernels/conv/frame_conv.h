@@ -35,8 +35,8 @@ struct FrameConvProblem {
   std::array<int64_t, 2> origin{0, 0};
   int64_t stride = 1;         // over rows and columns
   DType dtype = DType::kF32;  // of every activation: F32 or BF16; sums are float32
-  // Whether all weights are exact in bf16. Then they take two bytes in any layout that multiplies bf16 activations, and
-  // are widened into the stream's scratch by each call where products are float32.
+  // Whether all weights are exact in bf16. Then they take two bytes where activations are bf16, but in the reference,
+  // and are widened into the stream's scratch by each call where products are float32.
   bool bf16_weights = false;
   ConvAlgorithm algorithm = ConvAlgorithm::kAuto;
   std::string implementation;

@@ -152,12 +152,13 @@ TEST(FrameConvolution, PartsOfTheWeightsMakeTheWhole) {
           s.problem.implementation = name;
           FrameConvolution convolution(s.problem, s.bias);
           const auto packed = [&](uint8_t before, bool in_parts) {
-            std::vector<uint8_t> bytes(convolution.weight_bytes(), before);
-            auto* to = reinterpret_cast<std::byte*>(bytes.data());
+            const Tensor memory(DType::kU8, {static_cast<int64_t>(convolution.weight_bytes())});
+            auto* to = memory.data<std::byte>();
+            std::memset(to, before, convolution.weight_bytes());
             const int64_t step = in_parts ? convolution.weight_step() : out;
             for (int64_t first = (out - 1) / step * step; first >= 0; first -= step)
               convolution.pack(s.weight.view().slice(0, first, std::min(first + step, out)), first, to);
-            return bytes;
+            return std::vector<std::byte>(to, to + convolution.weight_bytes());
           };
           EXPECT_EQ(packed(0, false), packed(0xFF, true));
         }

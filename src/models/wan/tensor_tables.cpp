@@ -253,4 +253,11 @@ io::FileRules transformer_files() {
 
 io::FileRules vae_files() { return {{"first_stage_model.", "vae.", "model."}, nullptr}; }
 
+double share_of(const TransformerConfig& part, const TransformerConfig& whole) {
+  const auto parameters = [](const TransformerConfig& config) {
+    return static_cast<double>(io::totals(transformer_tensors(config)).parameters);
+  };
+  return parameters(part) / parameters(whole);
+}
+
 }  // namespace zoetrope::wan

@@ -10,6 +10,8 @@ namespace zoetrope::wan {
 // Of every class. Ranks that share the layers of a block (io::part_of()) divide heads, and the feed-forward in units of
 // hidden_unit() rows.
 io::TensorTable transformer_tensors(const TransformerConfig& config);
+// Of the parameters of `whole`, those of a part of its layers.
+double share_of(const TransformerConfig& part, const TransformerConfig& whole);
 int64_t hidden_unit(int64_t ffn_dim);
 
 // Both generations: vae_layout.h. Throw Error for a VAE that cannot be laid out.

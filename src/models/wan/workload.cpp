@@ -204,23 +204,24 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
   return bytes;
 }
 
-// A thread converts some rows of a tensor; one that several convolutions are made of, all of it. Of formulas it first
-// computes all. Two tensors' pages of the file besides, for one is begun before the other is complete.
+// A thread converts some rows of a tensor, of formulas after it has computed them; one that several convolutions are
+// made of, all of it. Plus the file pages of two tensors: one is begun before the other is complete.
 Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs, int threads) {
-  constexpr int64_t kRows = 64, kMostBuffered = int64_t{1} << 29;
+  constexpr int64_t kRows = 64;
   const Bytes widest = widest_tensor(table);
-  if (!configs.mapped) return std::min(widest * threads, Bytes(kMostBuffered)) + widest * threads;
   Bytes piece;
   for (const io::TensorSpec& spec : table) {
     const int64_t rows = spec.shape.rank() > 0 ? std::min(kRows, spec.shape[0]) : 1;
     piece = std::max(piece, Bytes(spec.shape.size() / std::max<int64_t>(1, spec.shape[0]) * rows) * kFloat);
   }
-  return (widest * 2 + piece * threads) / kFloat * size_of(configs.stored.vae) + widest + piece * threads;
+  const Bytes converted = widest + piece * threads;
+  return converted + (configs.mapped ? (widest + converted) / kFloat * size_of(configs.stored.vae) : converted);
 }
 
-// Of a process: those of a host that run the VAE keep one copy. A process that shows previews has loaded its own.
+// Of a process: those of a host that run the VAE keep one copy, which with ranks dealt out host by host, as mpirun does
+// unless told otherwise, are as many as can be.
 Bytes of_a_copy(Bytes resident, const RunSize& size, int sharers) {
-  return size.previews ? resident : resident / std::clamp(size.sharers, 1, std::max(1, sharers));
+  return resident / std::clamp(size.sharers, 1, std::max(1, sharers));
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
@@ -228,7 +229,9 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   planner::Workload::Vae vae;
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  vae.weights.resident = of_a_copy(decoder_resident_bytes(config, size), size, sharers);
+  // A process that shows previews has a decoder of its own, and keeps it where weights are kept.
+  const Bytes decoder = decoder_resident_bytes(config, size);
+  vae.weights.resident = size.previews && size.keeps_vae ? decoder : of_a_copy(decoder, size, sharers);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs, size.threads);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
@@ -237,7 +240,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   if (size.previews) {
     const int64_t cells = preview_cells(config, size.height / spatial, size.width / spatial);
     const auto side = [&](int64_t pixels) { return ceil_div(pixels / spatial, cells) * spatial; };
-    vae.preview = vae.weights.resident + vae.weights.in_flight +
+    vae.preview = decoder + vae.weights.in_flight +
                   coder_workspace(configs, size, 1, 1, side(size.height), side(size.width), VaeParts::kDecoder);
   }
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
@@ -259,9 +262,10 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  conditions.weights.resident = of_a_copy(encoder_resident_bytes(config, size), size, sharers);
   conditions.weights.in_flight = in_flight(table, configs, size.threads);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
+  if (tiled) sharers = 1;  // they follow one another on one rank
+  conditions.weights.resident = of_a_copy(encoder_resident_bytes(config, size), size, sharers);
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width * config.patch_size) : size.width;

@@ -178,7 +178,25 @@ TEST(Workload, ProcessesOfAHostKeepOneVae) {
   EXPECT_EQ(vae(8, 2)[0], alone[0] / 2);  // the others have none
   EXPECT_EQ(vae(2, 8)[0], alone[0] / 2);  // of each host
   size.previews = true;
+  EXPECT_EQ(vae(4, 4)[0], alone[0] / 4);
+  size.keeps_vae = true;  // the decoder of the previews
   EXPECT_EQ(vae(4, 4)[0], alone[0]);
+  EXPECT_EQ(vae(4, 4)[1], alone[1] / 4);
+}
+
+// What is being packed grows with the threads by rows, and not by tensors.
+TEST(Workload, ThreadsThatPackTheVaeShareItsTensors) {
+  ModelConfigs model = model_1_3b();
+  RunSize size = small_video();
+  for (const bool mapped : {true, false}) {
+    model.mapped = mapped;
+    const auto packing = [&](int threads) {
+      size.threads = threads;
+      return workload(model, size, {}).vae.weights.in_flight.count();
+    };
+    EXPECT_GT(packing(64), packing(1));
+    EXPECT_LT(packing(64), 64 * packing(1) / 4);
+  }
 }
 
 TEST(Workload, MoreOfEverythingNeedsMore) {

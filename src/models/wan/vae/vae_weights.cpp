@@ -25,7 +25,7 @@ constexpr int64_t kAlignment = 64;  // of a convolution's packed weights
 // A tensor of any stored dtype as float32, rounded to `dtype`.
 Tensor rounded(const TensorView& stored, DType dtype, const Shape& shape) {
   Tensor values = Tensor::uninitialized(DType::kF32, shape);
-  with_stored_type(stored.dtype(), "a convolution of the VAE", [&](auto tag) {
+  with_stored_type(stored.dtype(), "a tensor of the VAE", [&](auto tag) {
     const auto* from = stored.data<typename decltype(tag)::type>();
     for (int64_t i = 0; i < values.size(); ++i) values.data<float>()[i] = from_float<float>(to_float(from[i]));
   });
@@ -106,7 +106,9 @@ class Loader {
     for (Part& part : parts) {
       part.begin = static_cast<size_t>(round_up(static_cast<int64_t>(weight.bytes), kAlignment));
       weight.bytes = part.begin + part.op->weight_bytes();
-      weight.layout += fmt::format("{} {} ", part.op->implementation(), part.op->problem().kernel[1]);
+      const FrameConvProblem& p = part.op->problem();
+      weight.layout += fmt::format("{} {} {} {} {}; ", part.op->implementation(), dtype_name(p.dtype), p.bf16_weights,
+                                   part.op->algorithm() == kernels::ConvAlgorithm::kWinograd, p.kernel[1]);
     }
     if (parts.size() == 1) weight.row_step = parts.front().op->weight_step();
     weight.pack = [parts, kernel = layout.kernel, in = layout.in, dtype = use_.dtype](
