@@ -141,6 +141,8 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
   io::Weights::Loading loading;
   std::unique_ptr<comm::Communicator> loaders;  // where ranks are processes
   if (coders != nullptr && coders->ranks_in_this_process() < coders->size()) {
+    // Where one has to load, all do, so that none keeps a copy of its own.
+    if (shared.keeps() && coders->all_reduce_max(shared.known() ? 0 : 1) > 0) shared.release_kept();
     const bool known = shared.known();
     loaders = coders->split(known ? 0 : 1, coders->rank());
     if (known) loaders.reset();

@@ -51,6 +51,14 @@ def the_same_frames_as_ranks_that_are_threads(folder):
         assert f"{RANKS}" in plan["layout"], plan
 
 
+def previews_and_frames_of_one_decoder(folder):
+    """Rank 0 alone loads it for previews, which the first of these jobs has; then all have it."""
+    with serving(folder, "vae_parallel=3") as server:
+        ids = [server.create(seed=1, size="32x64", preview=1).ok()["id"] for _ in range(3)]
+        made = [content(server, identity) for identity in ids]
+        assert made[1:] == made[:1] * 2
+
+
 def a_prompt_that_is_the_word_default(folder):
     with serving(folder) as server:
         server.until(server.create(prompt="default").ok()["id"], "completed")
@@ -183,9 +191,10 @@ def refused_where_ranks_is_another_number(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    the_same_frames_as_ranks_that_are_threads, a_prompt_that_is_the_word_default, cancelled_on_all_ranks,
-    weights_that_ranks_share, memory_is_shared_by_the_processes_of_a_host, two_models, a_file_that_one_rank_lacks, a_rank_that_does_not_answer,
-    ended_and_started_again, refused_where_ranks_is_another_number)}
+    the_same_frames_as_ranks_that_are_threads, previews_and_frames_of_one_decoder, a_prompt_that_is_the_word_default,
+    cancelled_on_all_ranks, weights_that_ranks_share, memory_is_shared_by_the_processes_of_a_host, two_models,
+    a_file_that_one_rank_lacks, a_rank_that_does_not_answer, ended_and_started_again,
+    refused_where_ranks_is_another_number)}
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--list"] and not shutil.which("mpirun"):

@@ -229,9 +229,8 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   planner::Workload::Vae vae;
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  // A process that shows previews has a decoder of its own, and keeps it where weights are kept.
   const Bytes decoder = decoder_resident_bytes(config, size);
-  vae.weights.resident = size.previews && size.keeps_vae ? decoder : of_a_copy(decoder, size, sharers);
+  vae.weights.resident = of_a_copy(decoder, size, sharers);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs, size.threads);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
@@ -240,6 +239,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   if (size.previews) {
     const int64_t cells = preview_cells(config, size.height / spatial, size.width / spatial);
     const auto side = [&](int64_t pixels) { return ceil_div(pixels / spatial, cells) * spatial; };
+    // Rank 0's own.
     vae.preview = decoder + vae.weights.in_flight +
                   coder_workspace(configs, size, 1, 1, side(size.height), side(size.width), VaeParts::kDecoder);
   }
