@@ -28,6 +28,12 @@ std::string cache_name(const std::filesystem::path& folder, const char* componen
                      hash & 0xFFFFFFFFu);
 }
 
+// Of processes that load together: where one has to, all do. Collective.
+template <typename T>
+void release_unless_all_know(comm::Communicator& ranks, SharedOnce<T>& shared) {
+  if (shared.keeps() && ranks.all_reduce_max(shared.known() ? 0 : 1) > 0) shared.release_kept();
+}
+
 }  // namespace
 
 std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part) {
@@ -108,9 +114,8 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
     if (setup_.every_rank_loads) world_.barrier();
   };
   SharedOnce<const wan::TransformerWeights>& weights = shared(expert).weights;
-  // Processes that load meet in barriers, so all of them load where one has to.
-  if (setup_.every_rank_loads && weights.keeps() && world_.all_reduce_max(weights.known() ? 0 : 1) > 0)
-    weights.release_kept();
+  // Processes that load meet in barriers.
+  if (setup_.every_rank_loads) release_unless_all_know(world_, weights);
   const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
   // The parts of a process are loaded at the same time.
   const int loading = setup_.every_rank_loads ? 1 : part_.parts, threads = std::max(1, setup_.threads / loading);
@@ -141,8 +146,7 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
   io::Weights::Loading loading;
   std::unique_ptr<comm::Communicator> loaders;  // where ranks are processes
   if (coders != nullptr && coders->ranks_in_this_process() < coders->size()) {
-    // Where one has to load, all do, so that none keeps a copy of its own.
-    if (shared.keeps() && coders->all_reduce_max(shared.known() ? 0 : 1) > 0) shared.release_kept();
+    release_unless_all_know(*coders, shared);  // none is to keep a copy of its own
     const bool known = shared.known();
     loaders = coders->split(known ? 0 : 1, coders->rank());
     if (known) loaders.reset();
