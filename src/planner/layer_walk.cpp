@@ -243,7 +243,7 @@ void LayerWalk::wait(Transfer& transfer) {
     const double begin = now_[rank];
     const double idle = std::max(0.0, std::min(arrival.met, arrival.end) - begin);
     double exposed = std::max(0.0, arrival.end - begin - idle);
-    const bool late = exposed > 0;
+    const bool late = exposed > 0;  // and not only slowed by what was hidden
     if (!transfer.on_ring) {
       const double hidden = std::max(0.0, std::min(begin, arrival.end) - arrival.begin);
       exposed += std::max(0.0, (1 - hardware_.chunk_overlap) * hidden - arrival.slowdown);

@@ -93,10 +93,9 @@ struct FrameConvolution::Impl {
   const Implementation<FrameConvProblem, const DirectKernels& (*)()>* implementation = nullptr;
   std::unique_ptr<DirectConvolution> direct;
   std::unique_ptr<WinogradConvolution> winograd;
-  bool has_weights = false;
-  const float* weight = nullptr;  // of the reference, as given
-  std::vector<float> bias;        // of the reference
-  Tensor own;                     // packed weights, where they are this object's
+  const std::byte* packed = nullptr;  // weights; of the reference float32 as given
+  Tensor own;                         // that they lie in, where they are this object's
+  std::vector<float> bias;            // of the reference
 
   void check_call(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   template <typename T>
@@ -135,6 +134,7 @@ void FrameConvolution::Impl::check_call(std::span<const TensorView> inputs, cons
 
 double FrameConvolution::Impl::sum_at(std::span<const TensorView> inputs, int64_t y, int64_t x, int64_t o) const {
   const FrameConvProblem& p = problem;
+  const auto* weight = reinterpret_cast<const float*>(packed);
   double sum = 0;
   for (int64_t t = 0; t < p.frames; ++t) {
     const TensorView& in = inputs[static_cast<size_t>(t)];
@@ -259,14 +259,13 @@ void FrameConvolution::pack(const TensorView& weight, int64_t first, std::byte* 
 }
 
 void FrameConvolution::use(const std::byte* packed) {
-  impl_->has_weights = packed != nullptr;
+  impl_->packed = packed;
   if (impl_->winograd) impl_->winograd->use(packed);
-  else if (impl_->direct) impl_->direct->use(packed);
-  else impl_->weight = reinterpret_cast<const float*>(packed);
+  if (impl_->direct) impl_->direct->use(packed);
 }
 
 void FrameConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
-  ZT_CHECK(impl_->has_weights, "use() comes before run()");
+  ZT_CHECK(impl_->packed != nullptr, "use() comes before run()");
   impl_->check_call(inputs, out);
   if ((out.raw ? out.raw : out.normed).size() == 0) return;
   if (impl_->winograd) return impl_->winograd->run(stream, inputs, out);
