@@ -21,11 +21,11 @@ struct Int8ErrorSettings {
 };
 
 // Expert by expert. Latents and conditions are random, the text is the prompt's; with random weights it is random too,
-// because their text encoder says nothing. 128 tokens. One forward has attention in int8, where the CPU can. A forward
-// in bf16 leaves the residual stream behind each block,
-// a forward in int8 what each block makes of the stream before it. Then every block has a forward in bf16 in which the
-// difference of the two is added behind it, several times over, so that it stands out from what rounding changes; the
-// distance of the velocity is divided by that factor. Throws Error where the CPU has no int8, where the weights in bf16
+// because their text encoder says nothing. 128 tokens. A forward for each limit has attention in int8, where the CPU
+// can. A forward in bf16 leaves the residual stream behind each block, a forward in int8 what each block makes of the
+// stream before it. Then every block has a forward in bf16 in which the difference of the two is added behind it,
+// several times over, so that it stands out from what rounding changes; the distance of the velocity is divided by that
+// factor. Throws Error where the CPU has no int8, where the weights in bf16
 // do not fit into memory, where a velocity is not finite, and what loading throws.
 void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings);
 

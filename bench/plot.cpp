@@ -17,6 +17,7 @@ constexpr double kLeft = 72, kRight = 14, kTop = 14, kBottom = 50;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr double kLeastLabelDistance = 46;  // of neighbouring x labels
 constexpr double kWidestBar = 30, kGap = 2;
+constexpr double kLetter = 7.5;     // of a label, with a letter's room beside it
 constexpr double kHeadroom = 1.02;  // so that marks at the top are not clipped
 
 std::string value_text(double value, bool fraction) {
@@ -172,6 +173,11 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
   const auto count = static_cast<double>(plot.series.size());
   const double bar = std::min(kWidestBar, (group_width * 0.8 - kGap * (count - 1)) / count);
   const double cluster = bar * count + kGap * (count - 1);
+  size_t letters = 0;
+  for (const std::string& group : plot.groups) letters = std::max(letters, group.size());
+  // Only every so many groups are labelled, where names would overlap.
+  const auto every =
+      static_cast<size_t>(std::max(1.0, std::ceil(kLetter * static_cast<double>(letters) / group_width)));
   for (size_t g = 0; g < plot.groups.size(); ++g) {
     const double middle = kLeft + group_width * (static_cast<double>(g) + 0.5);
     for (size_t s = 0; s < plot.series.size(); ++s) {
@@ -188,6 +194,7 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
           escape_html(
               fmt::format("{}, {}: {}", plot.groups[g], plot.series[s].name, value_text(value, plot.y_is_fraction))));
     }
+    if (g % every != 0) continue;
     svg += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", middle,
                        kTop + kPlotHeight + 18, escape_html(plot.groups[g]));
   }

@@ -8,12 +8,12 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/folders.h"
 #include "base/print.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
 #include "bench/page.h"
 #include "cli/command.h"
+#include "cli/drawings.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 
@@ -162,26 +162,6 @@ void write(std::optional<AtomicFile>& file, const std::string& text) {
   file->commit();
 }
 
-// Makes the folder and checks that files can be written there, before anything is measured.
-void open_folder(std::optional<MadeFolder>& made, const std::string& folder, const Mode& first) {
-  if (folder.empty()) return;
-  made.emplace(folder);
-  check_writable(fs::path(folder) / fmt::format("{}-1.svg", first.name));
-}
-
-// Writes all or none of them.
-void write_drawings(const std::string& folder, const bench::Report& report) {
-  if (folder.empty()) return;
-  std::vector<AtomicFile> files;
-  for (const bench::Drawing& drawing : report_drawings(report)) {
-    AtomicFile& file = files.emplace_back(fs::path(folder) / (drawing.name + ".svg"));
-    file.write(drawing.svg.data(), drawing.svg.size());
-    file.close();
-  }
-  if (files.empty()) print_error("svg={}: nothing was written, because what was measured has no plots\n", folder);
-  for (AtomicFile& file : files) file.commit();
-}
-
 std::vector<const Mode*> choose(const Words& arguments, Settings& settings, bool on_ranks) {
   if (arguments.empty()) {
     fail("bench needs to know what to measure: zoetrope bench MODE, where MODE is one of {}", mode_names());
@@ -209,11 +189,11 @@ int run(const Words& arguments, comm::Communicator* world) {
   const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
   const bool leads = world == nullptr || world->rank() == 0;
   std::optional<AtomicFile> json, html;
-  std::optional<MadeFolder> svg;
+  std::optional<Drawings> svg;
   if (leads) {
     open(json, settings.output.json);
     open(html, settings.output.html);
-    open_folder(svg, settings.output.svg, *chosen[0]);
+    svg.emplace(settings.output.svg, chosen[0]->name);
   }
   bench::Report report;
   report.machine = bench::describe_machine();
@@ -226,7 +206,7 @@ int run(const Words& arguments, comm::Communicator* world) {
     print_report(report);
     write(json, report_json(report));
     write(html, report_page(report));
-    write_drawings(settings.output.svg, report);
+    svg->write(report);
   }
   const bench::Outcome& outcome = state.outcome;
   // mpirun ends the job when a rank fails: not before rank 0 has written.

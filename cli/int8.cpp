@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "bench/int8_errors.h"
+#include "bench/report.h"
 #include "cli/command.h"
+#include "cli/drawings.h"
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -21,12 +23,15 @@ constexpr const char* kPrompt = "A cat walks on the grass, realistic style.";
 
 struct Int8Words {
   int64_t num_timesteps = 3;
+  std::string svg;
 };
 
 OptionSet describe(Int8Words& words) {
   OptionSet set;
   set.integer("num_timesteps", words.num_timesteps, {1, 1000},
-              "timesteps per expert at which errors are measured, spread over those it denoises");
+              "timesteps per expert at which errors are measured, spread over those it denoises")
+      .text("svg", words.svg,
+            "write a plot of the blocks' errors to a file in this folder: int8-1.svg, of each expert");
   return set;
 }
 
@@ -70,9 +75,11 @@ std::string help() {
       "The keys of `zoetrope generate` that say which model it is, prompt, threads, memory and int8_calibration (the "
       "file of\nresults), and:\n{}\n"
       "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). The "
-      "last\nlines say the same of all blocks, of attention_dtype=int8, and of any small change, because bf16 then "
-      "rounds otherwise.\ndtype=int8 int8_layers=auto chooses blocks by it, within budget=, which attention is part "
-      "of.\n"
+      "last\nlines say the same of all blocks, of attention_dtype=int8, with smaller values of attention_int8_limit "
+      "(≤), "
+      "and of any small\nchange, because bf16 then rounds otherwise. Within budget=, dtype=int8 int8_layers=auto "
+      "chooses "
+      "blocks by it, and\nattention_dtype=int8 its heads.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",
@@ -83,6 +90,18 @@ double largest(const pipeline::Int8Errors& errors, size_t block) {
   double error = 0;
   for (const pipeline::Int8Errors::At& at : errors.at) error = std::max(error, at.blocks[block]);
   return error;
+}
+
+bench::BarPlot error_plot(const pipeline::Int8Errors& errors, const char* expert) {
+  bench::BarPlot plot{.title = fmt::format("Error of the velocity from one block of the {} in int8", expert),
+                      .y_label = "relative L2, percent",
+                      .groups = {},
+                      .series = {{"the most of all timesteps", {}}}};
+  for (size_t block = 0; block < static_cast<size_t>(errors.block_count()); ++block) {
+    plot.groups.push_back(fmt::to_string(block));
+    plot.series[0].values.push_back(100 * largest(errors, block));
+  }
+  return plot;
 }
 
 void print_errors(const pipeline::Int8Errors& errors) {
@@ -101,9 +120,9 @@ void print_errors(const pipeline::Int8Errors& errors) {
   }
   print("{:>10}", "all");
   for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.all);
-  if (pipeline::int8_attention_error(errors)) {
-    print("\n{:>10}", "attention");
-    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.attention.value());
+  for (size_t limit = 0; limit < errors.attention_limits.size(); ++limit) {
+    print("\n{:>10}", limit == 0 ? "attention" : fmt::format("≤ {:g} %", 100 * errors.attention_limits[limit]));
+    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.attention[limit]);
   }
   print("\n{:>10}", "rounding");
   for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.rounding);
@@ -139,6 +158,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::check_model_options(settings.run);
   const auto model = pipeline::ModelFolder::open(settings.run);
   file.require_writable();
+  const Drawings drawings(words.svg, kInt8.name);
   stop_at_safe_points();
   bench::Int8ErrorSettings measured{settings.run, words.num_timesteps, {}, {}, {}};
   measured.poll = [] {
@@ -146,11 +166,16 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   };
   Progress progress("Measure", "forward");
   measured.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  bench::Report report;
+  bench::Section& section = report.sections.emplace_back();
+  section.name = kInt8.name;
   measured.found = [&](const pipeline::Int8Errors& errors) {
     file.remember(errors);
     print_errors(errors);
+    section.bar_plots.push_back(error_plot(errors, pipeline::expert_name(static_cast<int>(section.bar_plots.size()))));
   };
   bench::measure_int8_errors(model, measured);
+  drawings.write(report);
   print("stored in {}\n", file.file().string());
   return 0;
 }

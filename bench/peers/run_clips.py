@@ -144,12 +144,12 @@ def build_sd(options):
     return program
 
 
-def converted(options, component, ending, format_name):
-    """A component in one file, with the names of ComfyUI."""
+def converted(options, component, ending, format_name, layout="original"):
+    """A component in one file, with the names that ComfyUI's files have: of the text encoder they are the hub's."""
     path = options.files / f"{component}-{format_name}.{ending}"
     if not path.exists():
         run([options.program, "convert", options.model / component, f"out={path}", f"format={format_name}",
-             "layout=original", "tensors=false"])
+             f"layout={layout}", "tensors=false"])
     return path
 
 
@@ -157,7 +157,7 @@ def sd_cpp(options, way):
     program = build_sd(options)
     transformer = converted(options, "transformer", "gguf", way)
     vae = converted(options, "vae", "safetensors", "bf16")
-    text = converted(options, "text_encoder", "gguf", way)
+    text = converted(options, "text_encoder", "gguf", way, "diffusers")
     out = options.work / f"sd-{way}.avi"
     out.unlink(missing_ok=True)
     answer = run([*options.under, program, "-M", "vid_gen", "--diffusion-model", transformer, "--vae", vae, "--t5xxl",

@@ -59,6 +59,8 @@ enum class AttentionDtype : uint8_t {
   kAsComputed,  // the problem's dtype
   kInt8,        // of BF16 problems; heads for which it is too coarse stay in BF16
 };
+// The most that int8 may move the output of a head's sample by, relative L2.
+inline constexpr double kInt8Limit = 0.05;
 
 using parallel::Direction;
 using parallel::KVExchange;
@@ -81,6 +83,7 @@ struct Strategy {
   // exchanges nothing. Counters has the error.
   KVExchange kv_exchange = KVExchange::kAsComputed;
   AttentionDtype attention_dtype = AttentionDtype::kAsComputed;
+  double attention_int8_limit = kInt8Limit;  // above 0, at most this
 };
 
 // Of a kernel's tile; 0: tuned.
@@ -113,6 +116,7 @@ struct StrategyOptions {
   bool deterministic = false;
   KVExchange kv_exchange_dtype = KVExchange::kAsComputed;
   AttentionDtype attention_dtype = AttentionDtype::kAsComputed;
+  double attention_int8_limit = kInt8Limit;
 };
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name

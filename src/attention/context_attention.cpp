@@ -62,6 +62,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("tile_search", s.tile_search);
   mine.add("kv_exchange", static_cast<int64_t>(s.kv_exchange));
   mine.add("attention_dtype", static_cast<int64_t>(s.attention_dtype));
+  mine.add("attention_int8_limit (double bits)", std::bit_cast<int64_t>(s.attention_int8_limit));
   s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
   return mine;
 }
@@ -546,6 +547,7 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
   impl->problem = checked_problem(problem);
   check_kv_exchange(strategy.kv_exchange, problem.dtype, parallel::kFieldNames);
   check_attention_dtype(strategy.attention_dtype, problem.dtype);
+  check_int8_limit(strategy.attention_int8_limit);
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads, parallel::kFieldNames);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads, parallel::kFieldNames);
   // Before the context is split: ranks that disagree about U would split it differently.

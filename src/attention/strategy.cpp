@@ -180,6 +180,10 @@ Strategy requested_strategy(const StrategyOptions& options) {
   strategy.deterministic = options.deterministic;
   strategy.kv_exchange = options.kv_exchange_dtype;
   strategy.attention_dtype = options.attention_dtype;
+  strategy.attention_int8_limit = options.attention_int8_limit;
+  if (options.attention_dtype != AttentionDtype::kInt8 && options.attention_int8_limit != kInt8Limit)
+    fail("attention_int8_limit={}: is of attention_dtype=int8; set that, or leave attention_int8_limit out",
+         options.attention_int8_limit);
   return strategy;
 }
 
@@ -237,6 +241,11 @@ void check_attention_dtype(AttentionDtype attention_dtype, DType dtype) {
   if (attention_dtype == AttentionDtype::kAsComputed) return;
   if (const std::string why = kernels::FlashAttention::int8_refusal(dtype); !why.empty())
     fail("attention_dtype=int8: {}; leave it out", why);
+}
+
+void check_int8_limit(double limit) {
+  if (!(limit > 0 && limit <= kInt8Limit))
+    fail("attention_int8_limit={}: must be above 0 and at most {}", limit, kInt8Limit);
 }
 
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange) {

@@ -40,6 +40,7 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads,
 void check_kv_exchange(KVExchange exchange, DType dtype, const parallel::SettingNames& names = parallel::kKeyNames);
 // Throws Error where queries and keys of `dtype` cannot be multiplied in `attention_dtype` on this CPU.
 void check_attention_dtype(AttentionDtype attention_dtype, DType dtype);
+void check_int8_limit(double limit);                                      // of Strategy; throws Error
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange);  // none: as computed
 
 parallel::Sizes sizes_of(const Problem& problem, KVExchange exchange = KVExchange::kAsComputed);

@@ -104,7 +104,9 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
       .choice("attention_dtype", o.attention_dtype,
               std::vector<std::pair<std::string, AttentionDtype>>{{"as_computed", AttentionDtype::kAsComputed},
                                                                   {"int8", AttentionDtype::kInt8}},
-              "what self-attention is multiplied in: as_computed, or where that is bf16 in int8");
+              "what self-attention is multiplied in: as_computed, or where that is bf16 in int8")
+      .number("attention_int8_limit", o.attention_int8_limit, {1e-6, kInt8Limit},
+              "most by which int8 may move the output of a head, relative L2 of a sample; others stay bf16");
 }
 
 }  // namespace zoetrope::attention

@@ -355,6 +355,9 @@ TEST(Plan, RefusesInt8WhereItIsNotPossible) {
   EXPECT_EQ(plan_refusal(problem, int8),
             possible ? "no error" : "attention_dtype=int8: this CPU has no AVX512-VNNI; leave it out");
   if (!possible) return;
+  for (const double limit : {0.0, -0.1, 0.06, std::nan("")})
+    EXPECT_THAT(plan_refusal(problem, {.attention_dtype = AttentionDtype::kInt8, .attention_int8_limit = limit}),
+                HasSubstr("must be above 0 and at most 0.05"));
   Strategy named = int8;
   named.kernel = "avx512_bf16";
   EXPECT_THAT(plan_refusal(problem, named), HasSubstr("'avx512_bf16' cannot run here: does not multiply in int8"));
@@ -392,6 +395,8 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kv_exchange = KVExchange::kInt8; }),
               HasSubstr("kv_exchange 0, but rank 2 2"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.attention_int8_limit = 0.01; }),
+              HasSubstr("attention_int8_limit"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("k_smoothing 1, but rank 2 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("tile_search 0, but rank 2 1"));

@@ -314,10 +314,11 @@ bool spends_measured_errors(const GenerateOptions& o) {
 void check_budget(const GenerateOptions& o) {
   if (!o.budget) return;
   const bool int8 = o.dtype == DType::kI8, layers = int8 && o.int8_layers == kChosenLayers;
-  if (!layers && !caches_within(o))
+  if (!spends_measured_errors(o) && !caches_within(o))
     fail(
-        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, or cache=mag or tea without "
-        "cache_threshold",
+        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, attention_dtype=int8, or cache=mag "
+        "or "
+        "tea without cache_threshold",
         *o.budget);
   if (int8 && !layers)
     fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);

@@ -17,11 +17,11 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kFormatKey = "zoetrope_int8";
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 
 double square(double x) { return x * x; }
 
-double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks, bool attention) {
+double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks, AttentionLimit attention) {
   double error = 0;
   for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, blocks, attention));
   return error;
@@ -30,11 +30,16 @@ double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks, boo
 nlohmann::json to_json(const Int8Errors& errors) {
   nlohmann::json steps = nlohmann::json::array();
   for (const Int8Errors::At& at : errors.at) {
-    nlohmann::json& step = steps.emplace_back(
-        nlohmann::json{{"timestep", at.timestep}, {"blocks", at.blocks}, {"all", at.all}, {"rounding", at.rounding}});
-    if (at.attention) step["attention"] = *at.attention;
+    steps.push_back({{"timestep", at.timestep},
+                     {"blocks", at.blocks},
+                     {"all", at.all},
+                     {"rounding", at.rounding},
+                     {"attention", at.attention}});
   }
-  return {{"weights", errors.weights}, {"name", errors.name}, {"errors", steps}};
+  return {{"weights", errors.weights},
+          {"name", errors.name},
+          {"attention_limits", errors.attention_limits},
+          {"errors", steps}};
 }
 
 void check_error(double error, const std::string& where) {
@@ -42,16 +47,20 @@ void check_error(double error, const std::string& where) {
 }
 
 Int8Errors parse_errors(const JsonObject& json) {
-  Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"), {}};
+  Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"),
+                    json.get<std::vector<double>>("attention_limits")};
+  if (!std::ranges::is_sorted(errors.attention_limits, std::greater())) fail("{}: limits ascend", json.path());
   for (const JsonObject& step : json.objects("errors")) {
     Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),
-                      step.get<double>("rounding"), step.find<double>("attention")};
+                      step.get<double>("rounding"), step.get<std::vector<double>>("attention")};
     for (const double error : at.blocks) check_error(error, step.path());
+    for (const double error : at.attention) check_error(error, step.path());
     check_error(at.all, step.path());
     check_error(at.rounding, step.path());
-    check_error(at.attention.value_or(0), step.path());
     if (at.blocks.empty() || (!errors.at.empty() && at.blocks.size() != errors.at.front().blocks.size()))
       fail("{}: has errors of {} blocks", step.path(), at.blocks.size());
+    if (at.attention.size() != errors.attention_limits.size())
+      fail("{}: has errors of attention at {} limits", step.path(), at.attention.size());
     errors.at.push_back(std::move(at));
   }
   if (errors.at.empty()) fail("{}: has no errors", json.path());
@@ -60,24 +69,19 @@ Int8Errors parse_errors(const JsonObject& json) {
 
 }  // namespace
 
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, bool attention) {
-  ZT_CHECK(!attention || at.attention);
-  if (blocks.empty() && !attention) return 0;
-  double added = 0, sum = 0, added_by_attention = 0;
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, AttentionLimit attention) {
+  const double attended = attention ? at.attention.at(*attention) : 0;
+  if (blocks.empty() && attended == 0) return 0;
+  double added = 0, sum = 0;
   for (const int64_t block : blocks) added += square(at.blocks.at(static_cast<size_t>(block)));
   for (const double block : at.blocks) sum += square(block);
   const double share = sum > 0 ? std::max(square(at.all) - square(at.rounding), 0.0) / sum : 0;
-  if (attention) added_by_attention = std::max(square(*at.attention) - square(at.rounding), 0.0);
-  return std::sqrt(square(at.rounding) + share * added + added_by_attention);
+  return std::sqrt(square(at.rounding) + share * added + std::max(square(attended) - square(at.rounding), 0.0));
 }
 
-std::optional<double> int8_attention_error(const Int8Errors& errors) {
-  for (const Int8Errors::At& at : errors.at)
-    if (!at.attention) return std::nullopt;
-  return largest(errors, {}, true);
-}
+double int8_attention_error(const Int8Errors& errors, size_t limit) { return largest(errors, {}, limit); }
 
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, bool attention) {
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, AttentionLimit attention) {
   std::vector<int64_t> order(static_cast<size_t>(errors.block_count()));
   std::iota(order.begin(), order.end(), 0);
   const auto error_of = [&](int64_t block) { return largest(errors, {block}, attention); };

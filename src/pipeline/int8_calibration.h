@@ -17,23 +17,28 @@ namespace zoetrope::pipeline {
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
+  std::vector<double> attention_limits =
+      {};  // attention_int8_limit, descending; empty where the CPU had no int8 for it
   struct At {
     double timestep = 0;
-    std::vector<double> blocks;            // what each adds in int8, as TransformerConfig::int8_blocks counts
-    double all = 0;                        // of all blocks in int8
-    double rounding = 0;                   // of any small change: what follows is rounded to bf16 otherwise
-    std::optional<double> attention = {};  // of attention_dtype=int8; nothing where the CPU had none
+    std::vector<double> blocks;          // what each adds in int8, as TransformerConfig::int8_blocks counts
+    double all = 0;                      // of all blocks in int8
+    double rounding = 0;                 // of any small change: what follows is rounded to bf16 otherwise
+    std::vector<double> attention = {};  // of attention_dtype=int8, by attention_limits; 0 where it took no head
   };
-  std::vector<At> at;
+  std::vector<At> at = {};
 
   int64_t block_count() const { return at.empty() ? 0 : static_cast<int64_t>(at.front().blocks.size()); }
 };
 
-// The error of the velocity with a set of blocks in int8, and with attention in int8 where that is measured. Errors of
-// blocks are independent, so their squares add up:
+// An element of Int8Errors::attention_limits; nothing: attention is not in int8.
+using AttentionLimit = std::optional<size_t>;
+
+// The error of the velocity with a set of blocks in int8, and with attention in int8. Errors of blocks are independent,
+// so their squares add up:
 //   error² = rounding² + share · Σ block² + (attention² − rounding²),
 // where `share` makes it `all` for all blocks, which is measured: errors that agree or cancel out are counted so.
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, bool attention = false);
+double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, AttentionLimit attention = {});
 
 struct Int8Choice {
   std::vector<int64_t> blocks;  // ascending; empty where not even one fits
@@ -41,9 +46,9 @@ struct Int8Choice {
 };
 // As many blocks as the budget allows at every timestep, those with the smallest errors. `attention`: its error is
 // within the budget, too.
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, bool attention = false);
-// Of attention in int8 alone, the largest of the timesteps; nothing where it was not measured.
-std::optional<double> int8_attention_error(const Int8Errors& errors);
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, AttentionLimit attention = {});
+// Of attention in int8 alone, the largest of the timesteps; 0 where int8 takes no head at any of them.
+double int8_attention_error(const Int8Errors& errors, size_t limit);
 
 // "1-7,9,11-28", as the key int8_layers takes it.
 std::string block_ranges(const std::vector<int64_t>& blocks);

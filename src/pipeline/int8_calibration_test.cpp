@@ -24,7 +24,7 @@ double root(std::initializer_list<double> squares) {
 // Four blocks whose errors are apart, without a floor.
 Int8Errors apart() {
   const std::vector<double> blocks{0.004, 0.001, 0.002, 0.003};
-  return {"0123", "a model", {{500, blocks, root({0.004, 0.001, 0.002, 0.003}), 0}}};
+  return {"0123", "a model", {}, {{500, blocks, root({0.004, 0.001, 0.002, 0.003}), 0}}};
 }
 
 TEST(Int8Calibration, ErrorsAddUpAsSquares) {
@@ -68,19 +68,24 @@ TEST(Int8Calibration, ChoosesTheLeastErrorsWithinTheBudget) {
 
 TEST(Int8Calibration, AttentionIsPartOfTheBudget) {
   Int8Errors errors = apart();
-  EXPECT_FALSE(int8_attention_error(errors));
   errors.at[0].rounding = 0.001;
   errors.at[0].all = root({errors.at[0].all, 0.001});
-  errors.at[0].attention = root({0.002, 0.001});
-  EXPECT_NEAR(int8_attention_error(errors).value(), root({0.002, 0.001}), 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {2}, true), root({0.001, 0.002, 0.002}), 1e-12);
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, false).blocks, ElementsAre(1, 2));
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, true).blocks, ElementsAre(1));
-  const Int8Choice none = choose_int8_blocks(errors, 0.0023, true);
+  errors.attention_limits = {0.05, 0.01, 0.001};
+  errors.at[0].attention = {root({0.002, 0.001}), root({0.0005, 0.001}), 0};  // the last takes no head
+  EXPECT_NEAR(int8_attention_error(errors, 0), root({0.002, 0.001}), 1e-12);
+  EXPECT_EQ(int8_attention_error(errors, 2), 0);
+  EXPECT_NEAR(predicted_error(errors.at[0], {2}, 0), root({0.001, 0.002, 0.002}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors.at[0], {2}, 2), root({0.001, 0.002}), 1e-12);
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0027).blocks, ElementsAre(1, 2));
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, 0).blocks, ElementsAre(1));
+  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, 1).blocks, ElementsAre(1, 2));
+  const Int8Choice none = choose_int8_blocks(errors, 0.0023, 0);
   EXPECT_TRUE(none.blocks.empty());
   EXPECT_NEAR(none.error, root({0.001, 0.001, 0.002}), 1e-12);
-  errors.at.push_back(apart().at[0]);  // not measured at one timestep: not known
-  EXPECT_FALSE(int8_attention_error(errors));
+  // The worst of the timesteps decides.
+  errors.at.push_back(errors.at[0]);
+  errors.at[1].attention[1] = 0.004;
+  EXPECT_EQ(int8_attention_error(errors, 1), 0.004);
 }
 
 TEST(Int8Calibration, NamesRanges) {
@@ -100,7 +105,8 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   file.remember(other);
   first.at[0].blocks[0] = 0.25;
   first.at[0].rounding = 0.125;
-  first.at[0].attention = 0.5;
+  first.attention_limits = {0.05, 0.01};
+  first.at[0].attention = {0.5, 0.25};
   file.remember(first);
   EXPECT_EQ(file.entries().size(), 2U);
   const std::optional<Int8Errors> found = file.find("0123");
@@ -110,6 +116,7 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   EXPECT_EQ(found->at[0].blocks, first.at[0].blocks);
   EXPECT_EQ(found->at[0].all, first.at[0].all);
   EXPECT_EQ(found->at[0].rounding, first.at[0].rounding);
+  EXPECT_EQ(found->attention_limits, first.attention_limits);
   EXPECT_EQ(found->at[0].attention, first.at[0].attention);
   EXPECT_FALSE(file.find("89ab"));
 }
@@ -121,9 +128,14 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
   file.remember(apart());
   std::ifstream in(file.file());
   const std::string good((std::istreambuf_iterator<char>(in)), {});
-  const std::pair<const char*, const char*> wrong[] = {{"0.004", "-0.004"},         {"0.004", "\"x\""},
-                                                       {"\"all\"", "\"al\""},       {"\"transformers\"", "\"t\""},
-                                                       {"zoetrope_int8", "format"}, {"}", ""}};
+  const std::pair<const char*, const char*> wrong[] = {{"0.004", "-0.004"},
+                                                       {"0.004", "\"x\""},
+                                                       {"\"all\"", "\"al\""},
+                                                       {"\"transformers\"", "\"t\""},
+                                                       {"zoetrope_int8", "format"},
+                                                       {"}", ""},
+                                                       {"\"attention_limits\": []", "\"attention_limits\": [0.05]"},
+                                                       {"\"attention_limits\": []", "\"attention_limits\": [1, 2]"}};
   for (const auto& [from, to] : wrong) {
     std::string text = good;
     text.replace(text.find(from), std::string(from).size(), to);

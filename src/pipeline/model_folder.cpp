@@ -440,44 +440,83 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
   return *errors;
 }
 
-// The blocks of int8_layers=auto, and what they and int8 attention spend of the budget.
+// Limits for attention in int8 that may be chosen, the loosest first. A tighter one at which int8 takes no head is
+// none.
+std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& experts, const Int8Calibration& file) {
+  const std::vector<double>& known = experts.front().attention_limits;
+  for (size_t i = 0; i < experts.size(); ++i)
+    if (experts[i].attention_limits.empty() || experts[i].attention_limits != known)
+      fail(
+          "attention_dtype=int8: {} has no error of it, because the {} was measured where the CPU has none; measure it "
+          "here with `zoetrope int8`, or leave attention_dtype=int8 out",
+          file.file().string(), expert_name(static_cast<int>(i)));
+  std::vector<AttentionLimit> limits;
+  for (size_t limit = 0; limit < known.size(); ++limit) {
+    const auto takes_heads = [&](const Int8Errors& errors) { return int8_attention_error(errors, limit) > 0; };
+    if (limit == 0 || std::ranges::any_of(experts, takes_heads)) limits.emplace_back(limit);
+  }
+  return limits;
+}
+
+// By each expert's errors: blocks of int8_layers=auto, and what they and int8 attention spend of the budget.
+struct Int8Spending {
+  std::vector<Int8Choice> experts = {};
+
+  static Int8Spending of(const std::vector<Int8Errors>& errors, double budget, bool blocks, AttentionLimit attention) {
+    Int8Spending spending;
+    for (const Int8Errors& expert : errors)
+      spending.experts.push_back(blocks ? choose_int8_blocks(expert, budget, attention)
+                                        : Int8Choice{{}, int8_attention_error(expert, attention.value())});
+    return spending;
+  }
+  size_t largest() const {
+    return static_cast<size_t>(std::ranges::max_element(experts, {}, &Int8Choice::error) - experts.begin());
+  }
+  double error() const { return experts[largest()].error; }
+};
+
+// Chooses the loosest limit for attention with which it fits, and with it as many blocks as fit.
 void spend_budget(const GenerateOptions& options, ModelFolder& model) {
-  const bool attention = options.strategy.attention_dtype == attention::AttentionDtype::kInt8;
+  const attention::StrategyOptions& strategy = options.strategy;
+  const bool attention = strategy.attention_dtype == attention::AttentionDtype::kInt8;
   const bool blocks = options.dtype == DType::kI8;
-  attention::check_attention_dtype(options.strategy.attention_dtype, activation_dtype(options));
+  attention::check_attention_dtype(strategy.attention_dtype, activation_dtype(options));
+  if (attention && strategy.attention_int8_limit != attention::kInt8Limit)
+    fail("attention_int8_limit={}: {} chooses it; leave one of the two out", strategy.attention_int8_limit,
+         options.budget ? "budget=" : "int8_layers=auto");
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
   if (named && !is_there(file.file()))
     fail("int8_calibration={}: there is no such file; `zoetrope int8` writes it", options.int8_calibration);
   const double budget = options.budget.value_or(kDefaultBudget);
-  for (size_t i = 0; i < model.experts.size(); ++i) {
-    Expert& expert = model.experts[i];
-    const char* name = expert_name(static_cast<int>(i));
-    const Int8Errors errors =
-        measured_errors(file, model, i, blocks ? "int8_layers=auto" : "attention_dtype=int8 with a budget");
-    if (attention) {
-      expert.int8_error = int8_attention_error(errors);
-      if (!expert.int8_error)
-        fail(
-            "attention_dtype=int8: {} has no error of it, because the {} was measured by an older version or where the "
-            "CPU has none; measure it here with `zoetrope int8`, or leave attention_dtype=int8 out",
-            file.file().string(), name);
-      if (!blocks && *expert.int8_error > budget)
-        fail(
-            "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to more "
-            "than that, or leave attention_dtype=int8 out",
-            budget, name, at_least(*expert.int8_error), file.file().string());
+  std::vector<Int8Errors> errors;
+  for (size_t i = 0; i < model.experts.size(); ++i)
+    errors.push_back(
+        measured_errors(file, model, i, blocks ? "int8_layers=auto" : "attention_dtype=int8 with a budget"));
+  std::optional<Int8Spending> least;  // of those beyond the budget
+  for (const AttentionLimit limit : attention ? attention_limits(errors, file) : std::vector<AttentionLimit>(1)) {
+    Int8Spending spending = Int8Spending::of(errors, budget, blocks, limit);
+    if (spending.error() <= budget) {
+      for (size_t i = 0; i < model.experts.size(); ++i) {
+        model.experts[i].config.int8_blocks = spending.experts[i].blocks;
+        model.experts[i].int8_error = spending.experts[i].error;
+      }
+      if (limit) model.attention_int8_limit = errors.front().attention_limits[*limit];
+      return;
     }
-    if (!blocks) continue;
-    const Int8Choice choice = choose_int8_blocks(errors, budget, attention);
-    if (choice.blocks.empty())
-      fail(
-          "budget={}: one block of the {} in int8{} changes the velocity by {}, by {}; set the budget to that, or "
-          "dtype=bf16",
-          budget, name, attention ? " and attention in int8" : " alone", at_least(choice.error), file.file().string());
-    expert.config.int8_blocks = choice.blocks;
-    expert.int8_error = choice.error;
+    if (!least || spending.error() < least->error()) least = std::move(spending);
   }
+  const char* name = expert_name(static_cast<int>(least->largest()));
+  const std::string error = at_least(least->error()), from = file.file().string();
+  if (!blocks)
+    fail(
+        "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to more "
+        "than that, or leave attention_dtype=int8 out",
+        budget, name, error, from);
+  fail(
+      "budget={}: one block of the {} in int8{} changes the velocity by {}, by {}; set the budget to that, or "
+      "dtype=bf16",
+      budget, name, attention ? " and attention in int8" : " alone", error, from);
 }
 
 }  // namespace

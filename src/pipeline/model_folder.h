@@ -117,6 +117,7 @@ struct ModelFolder {
   ComponentWeights vae;
   std::optional<ImageEncoder> image_encoder;  // where the transformer reads its rows
   wan::ModelClass kind = {};
+  std::optional<double> attention_int8_limit = {};  // with int8_layers=auto or a budget, as that chose it
 
   // All throw Error for the first thing that is missing, broken or not supported. `layers`: only the first of each
   // transformer; unset: all.

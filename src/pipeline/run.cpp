@@ -48,9 +48,10 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   return text;
 }
 
-// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without. `attention`: is in int8.
-std::string int8_text(const std::vector<Expert>& experts, bool attention) {
-  std::string text, last;
+// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
+std::string int8_text(const std::vector<Expert>& experts, std::optional<double> attention_limit) {
+  std::string text, last, attention;
+  if (attention_limit) attention = fmt::format("attention in int8 up to {:.3g} % a head", 100 * *attention_limit);
   for (const Expert& expert : experts) {
     const auto& blocks = expert.config.int8_blocks;
     std::string one;
@@ -58,9 +59,9 @@ std::string int8_text(const std::vector<Expert>& experts, bool attention) {
       one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
     if (expert.int8_error) {
       const double percent = 100 * *expert.int8_error;
-      one += blocks.empty() ? fmt::format(", attention in int8 (predicted {:.2g} % off bf16)", percent)
+      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16)", attention, percent)
                             : fmt::format(" ({}; predicted {:.2g} % off bf16{})", block_ranges(blocks), percent,
-                                          attention ? " with attention in int8" : "");
+                                          attention.empty() ? "" : " with " + attention);
     }
     if (one != last) text += one;
     last = one;
@@ -500,8 +501,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts, options_.strategy.attention_dtype ==
-                                                                                    attention::AttentionDtype::kInt8);
+  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts, model_.attention_int8_limit);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);

@@ -26,7 +26,7 @@ constexpr const char* kSeed = "seed";
 
 // They say where a run computes, what it tells and how its file is encoded, and change no latent or frame beyond the
 // order of sums. A key that is not here, and not one of the strategy's, decides the video; so do those of kRounding.
-constexpr const char* kRounding[] = {"kv_exchange_dtype", "attention_dtype"};
+constexpr const char* kRounding[] = {"kv_exchange_dtype", "attention_dtype", "attention_int8_limit"};
 constexpr const char* kFree[] = {"model",
                                  "weight_cache",
                                  "weights_in_memory",

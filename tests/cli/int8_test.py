@@ -190,7 +190,12 @@ def blocks_are_chosen_within_a_budget(cwd):
     file = pathlib.Path(cwd) / "int8.json"
     said_no = functools.partial(refused, cwd, left=("int8.json", "configs"))
     measure = [harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=2", f"int8_calibration={file}"]
-    result = run(measure, cwd)
+    plots = pathlib.Path(cwd) / "plots"
+    result = run([*measure, f"svg={plots}"], cwd)
+    assert [p.name for p in plots.iterdir()] == ["int8-1.svg"], result.stderr
+    plot = (plots / "int8-1.svg").read_text()
+    assert plot.count('class="bar ') == 2 and "one block of the transformer in int8" in plot, plot
+    shutil.rmtree(plots)
     assert result.returncode == 0 and "blocks that fit" in result.stdout, result.stdout + result.stderr
     (entry,) = json.loads(file.read_text())["transformers"]
     assert [at["timestep"] for at in entry["errors"]] == [750, 250]
@@ -249,7 +254,7 @@ def blocks_are_chosen_within_a_budget(cwd):
 
 @test
 def attention_is_part_of_a_budget(cwd):
-    """What int8 attention does to the velocity is spent before blocks and caches."""
+    """What int8 attention does to the velocity is spent before blocks and caches, by the heads that leave room for them."""
     skip_without_int8_attention(cwd)
     file = pathlib.Path(cwd) / "int8.json"
     said_no = functools.partial(refused, cwd, left=("int8.json",))
@@ -257,8 +262,9 @@ def attention_is_part_of_a_budget(cwd):
     assert result.returncode == 0 and "\n attention " in result.stdout, result.stdout + result.stderr
     document = json.loads(file.read_text())
     (at,) = document["transformers"][0]["errors"]
-    assert 0 < at["attention"] < 0.1, at
-    at.update(blocks=[0.01, 0.02], all=0.05 ** 0.5 / 10, rounding=0, attention=0.03)
+    limits = document["transformers"][0]["attention_limits"]
+    assert limits[0] == 0.05 and len(at["attention"]) == len(limits) > 2 and 0 < at["attention"][0] < 0.1, at
+    at.update(blocks=[0.01, 0.02], all=0.05 ** 0.5 / 10, rounding=0, attention=[0.03] * len(limits))
     file.write_text(json.dumps(document))
     blocks = ["dtype=int8", "int8_layers=auto", f"int8_calibration={file}"]
     for budget, alone, beside in ((0.025, "2 of 2", None), (0.0325, "2 of 2", "1 of 2"), (0.04, "2 of 2", "2 of 2")):
@@ -268,14 +274,30 @@ def attention_is_part_of_a_budget(cwd):
             assert f"{beside} blocks multiply in int8" in made(cwd, *words)[1], budget
         else:
             said_no(generate(cwd, *words, "output=a.gif"), "one block", "and attention in int8", "0.0317")
+    # Fewer heads, where all of them leave no room for a block. No head at all is no choice.
+    at["attention"][1:] = [0.028, 0.02] + [0] * (len(limits) - 3)
+    file.write_text(json.dumps(document))
+    words = [*blocks, "attention_dtype=int8", "deterministic=true"]
+    for budget, limit in ((0.04, limits[0]), (0.03, limits[1]), (0.025, limits[2])):
+        tensors, said = made(cwd, *words, f"budget={budget}")
+        assert f"attention in int8 up to {100 * limit:g} % a head" in said, (budget, said)
+        assert tensors == made(cwd, "dtype=int8", "int8_layers=0" + ("-1" if budget == 0.04 else ""), "deterministic=true",
+                               "attention_dtype=int8", f"attention_int8_limit={limit}")[0]
+    said_no(generate(cwd, *words, "budget=0.02", "output=a.gif"), "one block", "and attention in int8", "0.0224")
+    said_no(generate(cwd, *words, "budget=0.04", "attention_int8_limit=0.02", "output=a.gif"), "attention_int8_limit=0.02",
+            "budget= chooses it")
+    at["attention"] = [0.03] * len(limits)
+    file.write_text(json.dumps(document))
     # A cache gets what is left, also in bf16.
     words = ["dtype=bf16", "attention_dtype=int8", f"int8_calibration={file}", "cache=tea", "cache_coefficients=1,0",
              "guidance_scale=5"]
     said = made(cwd, *words, "budget=0.05")[1]
-    assert "attention in int8 (predicted 3 % off bf16)" in said and "step cache tea, threshold 0.04" in said, said
+    assert "attention in int8 up to 5 % a head (predicted 3 % off bf16)" in said and "step cache tea, threshold 0.04" in said, said
     said_no(generate(cwd, *words, "budget=0.02", "output=a.gif"), "alone changes the velocity", "by 0.03,", "out")
     said_no(generate(cwd, *words[1:], "dtype=float32", "budget=0.05", "output=a.gif"), "computed in float32")
-    del at["attention"]
+    said_no(generate(cwd, *words[:3], "budget=0.02", "output=a.gif"), "alone changes the velocity")
+    assert "(predicted 3 % off bf16)" in made(cwd, *words[:3], "budget=0.03")[1]
+    document["transformers"][0]["attention_limits"] = at["attention"] = []
     file.write_text(json.dumps(document))
     said_no(generate(cwd, *words, "budget=0.05", "output=a.gif"), "has no error of it", "zoetrope int8")
 
@@ -368,9 +390,23 @@ def attention_in_int8_is_near_bf16_and_not_it(cwd):
 
 
 @test
+def heads_beyond_a_limit_stay_bf16(cwd):
+    skip_without_int8_attention(cwd)
+    bf16, _ = made(cwd, "dtype=bf16", "deterministic=true")
+    none, said = made(cwd, *ATTENTION, "attention_int8_limit=0.0001")
+    assert none == bf16 and "Attention in int8: 0 % of heads" in said, said
+    largest = float(made(cwd, *ATTENTION)[1].split("of heads, off by ")[1].split(" %")[0]) / 100
+    some, said = made(cwd, *ATTENTION, f"attention_int8_limit={0.9 * largest}")
+    share = float(said.split("Attention in int8: ")[1].split(" %")[0])
+    assert 0 < share < 100 and some != bf16, said
+
+
+@test
 def attention_in_int8_is_refused_in_float32(cwd):
     refused(cwd, generate(cwd, "dtype=float32", "attention_dtype=int8", "output=a.gif"), "attention_dtype=int8", "float32")
     refused(cwd, generate(cwd, "attention_dtype=fp8", "output=a.gif"), "attention_dtype", "as_computed, int8")
+    refused(cwd, generate(cwd, "attention_int8_limit=0.02", "output=a.gif"), "attention_int8_limit", "attention_dtype=int8")
+    refused(cwd, generate(cwd, *ATTENTION, "attention_int8_limit=0", "output=a.gif"), "attention_int8_limit=0")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ struct FlashProblem {
   bool int8 = false;  // both matrix multiplications are int8 (int8_attention.h); BF16 only
   // Of a head in a block: where int8 moves o of a sample by more (relative L2), it is multiplied in BF16.
   // Infinite: all heads are multiplied in int8.
-  float int8_limit = 0.05f;
+  double int8_limit = 0.05;
   std::string implementation;  // empty: the fastest that can
   Softmax softmax = Softmax::kOnline;
   bool center_keys = true;  // kFixedMax: offsets about the mean key, a tighter bound

@@ -468,7 +468,7 @@ TEST_P(Int8Attention, ASpoiltBiasSpoilsItsRow) {
 TEST_P(Int8Attention, CoarseHeadsStayInBf16) {
   for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
     Case c = make(2, 70, 300, 3, 64, softmax);
-    c.problem.int8_limit = 0.02f;
+    c.problem.int8_limit = 0.02;
     for (int64_t i = 0; i < 70; ++i)
       for (int64_t d = 0; d < 64; ++d) set_element(c.q, 1, i, 2, d, 10 * static_cast<float>(element(c.q, 1, i, 2, d)));
     c.attend();
@@ -522,7 +522,7 @@ TEST(Int8OutputError, IsThatOfASample) {
 TEST_P(Int8Attention, AHeadMayBeInt8InOneBlockOnly) {
   for (const Softmax softmax : {Softmax::kOnline, Softmax::kExactOnline, Softmax::kFixedMax}) {
     Case c = make(1, 300, 600, 1, 64, softmax);
-    c.problem.int8_limit = 0.05f;
+    c.problem.int8_limit = 0.05;
     for (int64_t i = 0; i < 300; ++i) set_element(c.q, 0, i, 0, 0, 0);
     for (int64_t j = 300; j < 600; ++j) set_element(c.k, 0, j, 0, 0, j % 2 == 0 ? 200 : -200);
     for (const bool coarse_first : {false, true}) {
