@@ -53,7 +53,7 @@ class VaeBench : private WholeModel {
       for (const Convolution& convolution : kConvolutions) {
         if (convolution.name != settings_.convolution && !(convolution.in_all && settings_.convolution == "all"))
           continue;
-        if (const std::string why = kernels::winograd_refusal(pipeline::dtype_of(dtype));
+        if (const std::string why = kernels::winograd_refusal();
             convolution.algorithm == kernels::ConvAlgorithm::kWinograd && !why.empty())
           fail("convolution=winograd: {}", why);
         say(fmt::format("{} {}: loading weights", dtype, convolution.name));

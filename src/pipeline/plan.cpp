@@ -185,7 +185,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   attention::check_kv_exchange(o.strategy.kv_exchange_dtype, plan.dtype);
   attention::check_attention_dtype(o.strategy.attention_dtype, plan.dtype);
   if (o.vae_convolution == VaeConvolution::kWinograd) {
-    if (const std::string why = kernels::winograd_refusal(o.vae_dtype); !why.empty())
+    if (const std::string why = kernels::winograd_refusal(); !why.empty())
       fail("vae_convolution=winograd: {}; set vae_convolution=auto", why);
   }
   if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)

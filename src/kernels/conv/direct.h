@@ -52,6 +52,12 @@ struct FinishCall {
 
 // Winograd's F(2×2, 3×3) for strips of tiles. A tile is 2×2 outputs of 3×3 taps, computed from 4×4 inputs: the inputs
 // and the taps are transformed to 16 points, at each of which one product stands for the 9 × 4 / 16 of the definition.
+struct WinogradWeightCall {
+  const void* taps;  // [9][columns] of an input channel in a frame
+  int64_t columns;   // whole vectors
+  float* points;     // [16][columns]
+  int64_t point_stride;
+};
 struct WinogradInputCall {
   const void* rows[4];   // of inputs, at the first column of the first tile
   int64_t pixel_stride;  // elements
@@ -87,7 +93,12 @@ struct DirectKernels {
   TileFunction narrow[kMostPixels];
   void (*finish_f32)(const FinishCall&);
   void (*finish_bf16)(const FinishCall&);
-  void (*winograd_input)(const WinogradInputCall&) = nullptr;  // both nullptr: no Winograd
+  // By Winograd, all nullptr without it. Inputs and weights by their dtype; products of bf16 pairs take bf16 only, and
+  // weights that were transformed when they were packed.
+  void (*winograd_input_f32)(const WinogradInputCall&) = nullptr;
+  void (*winograd_input_bf16)(const WinogradInputCall&) = nullptr;
+  void (*winograd_weights_f32)(const WinogradWeightCall&) = nullptr;
+  void (*winograd_weights_bf16)(const WinogradWeightCall&) = nullptr;
   void (*winograd_output)(const WinogradOutputCall&) = nullptr;
   void (*widen)(const void* from, float* to, int64_t count);  // bf16 to float
 

@@ -31,8 +31,9 @@ struct FloatProducts {
   static ZT_CONV_INLINE Vec zero() { return simd::zero(); }
   static ZT_CONV_INLINE Vec load(const float* x) { return simd::load(x); }
   static ZT_CONV_INLINE void store(float* to, Vec x) { simd::store(to, x); }
-  // As Element, which is float here.
   static ZT_CONV_INLINE Vec widened(const float* x) { return simd::load(x); }
+  static ZT_CONV_INLINE Vec widened(const BFloat16* x) { return simd::load(x); }
+  // As Element, which is float here.
   static ZT_CONV_INLINE void store_rounded(float* to, Vec x) { simd::store(to, x); }
   static ZT_CONV_INLINE Operand operand(const float* x) { return simd::load(x); }
   static ZT_CONV_INLINE Operand broadcast(const float* x) { return simd::set(*x); }

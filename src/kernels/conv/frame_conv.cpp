@@ -29,11 +29,10 @@ Refusal refuse_amx_bf16(const FrameConvProblem& p) {
   if (asks_for_winograd(p)) return "does not compute Winograd's transforms";
   return DirectConvolution::refusal(p, direct_amx());
 }
-// If forced, or the only one with the algorithm, it runs wherever it can.
+// If forced, it runs wherever it can.
 Refusal refuse_avx512_bf16(const FrameConvProblem& p) {
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
-  if (p.implementation.empty() && !asks_for_winograd(p) && !cpu_features().fast_bf16_dots)
-    return "multiplying bf16 is no faster here";
+  if (p.implementation.empty() && !cpu_features().fast_bf16_dots) return "multiplying bf16 is no faster here";
   return DirectConvolution::refusal(p, direct_avx512_bf16());
 }
 Refusal refuse_avx512(const FrameConvProblem& p) {
@@ -216,15 +215,7 @@ int64_t winograd_weight_bytes(const FrameConvProblem& p) {
       p, choose("frame convolution", kImplementations, p, p.implementation).function());
 }
 
-std::string winograd_refusal(DType dtype) {
-  FrameConvProblem wide;
-  wide.in_channels = wide.out_channels = kWinogradChannels;
-  wide.kernel = {3, 3};
-  wide.dtype = dtype;
-  wide.algorithm = ConvAlgorithm::kWinograd;
-  if (algorithm_of(wide) == ConvAlgorithm::kWinograd) return "";
-  return fmt::format("this CPU has no such convolutions in {}", dtype == DType::kBF16 ? "bf16" : "float32");
-}
+std::string winograd_refusal() { return cpu_features().avx2 ? "" : "this CPU has neither AVX2 nor FMA"; }
 
 FrameConvolution::~FrameConvolution() = default;
 FrameConvolution::FrameConvolution(FrameConvolution&&) noexcept = default;

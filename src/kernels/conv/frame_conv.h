@@ -46,8 +46,8 @@ struct FrameConvProblem {
 ConvAlgorithm algorithm_of(const FrameConvProblem& problem);
 // Bytes of a problem's weights in the layout of kWinograd. Call where algorithm_of() is that.
 int64_t winograd_weight_bytes(const FrameConvProblem& problem);
-// Why this CPU computes no convolution of a dtype by Winograd, however wide; empty where it does.
-std::string winograd_refusal(DType dtype);
+// Why this CPU computes no convolution by Winograd, however wide; empty where it does.
+std::string winograd_refusal();
 
 // What is computed from the sums. Everything is [H, W, O] in the problem's dtype, with any strides but a contiguous
 // last axis; raw, normed or both are required, and neither may overlap an input.

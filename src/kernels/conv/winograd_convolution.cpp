@@ -8,9 +8,10 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kPoints = kWinogradPoints, kTaps = 3;
+constexpr int64_t kPoints = kWinogradPoints, kTaps = 3, kFilter = kTaps * kTaps;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
 constexpr size_t kAlignment = 64;
+constexpr int64_t kTransformGrain = 64;  // input channels of a frame whose weights a thread transforms at a time
 
 // The 16 points lie an odd number of cache lines apart: written or read together they would else share few sets of the
 // L1 cache.
@@ -24,6 +25,12 @@ constexpr int64_t kInputBytes = 512 << 10;
 // cache or from memory, which many cores share. So strips are as wide as this, even if inputs then leave the L2 cache:
 // 32 tiles instead of 8 are as fast with 384 channels, 5 % faster with 1 024 (two cores).
 constexpr int64_t kWantedTiles = 32, kMostInputBytes = 2 << 20;
+
+// Whether weights are stored as they are, and transformed by each call.
+bool keeps_taps(const FrameConvProblem& p, const DirectKernels& kernels) {
+  return kernels.pair == 1 && p.dtype == DType::kBF16;
+}
+DType taps_dtype(const FrameConvProblem& p) { return p.bf16_weights ? DType::kBF16 : DType::kF32; }
 
 // G·w·Gᵀ of 3×3 taps.
 std::array<double, 16> transformed(const float* taps) {
@@ -41,25 +48,28 @@ std::array<double, 16> transformed(const float* taps) {
 }  // namespace
 
 Refusal WinogradConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
-  if (kernels.winograd_input == nullptr) return "has no transforms";
+  if (kernels.winograd_output == nullptr) return "has no transforms";
   if (p.kernel != std::array<int64_t, 2>{kTaps, kTaps} || p.stride != 1) return "is not 3×3 of stride 1";
-  if ((kernels.pair == 2) != (p.dtype == DType::kBF16)) return "multiplies another dtype than that of the frames";
+  if (kernels.pair == 2 && p.dtype != DType::kBF16) return "multiplies bf16 only";
   return {};
 }
 
 int64_t WinogradConvolution::weight_bytes(const FrameConvProblem& p, const DirectKernels& kernels) {
-  return round_up(p.out_channels, kernels.lanes) * kPoints * p.frames * p.in_channels *
-         static_cast<int64_t>(dtype_size(p.dtype));
+  const int64_t filters = round_up(p.out_channels, kernels.lanes) * p.frames * p.in_channels;
+  if (keeps_taps(p, kernels)) return filters * kFilter * static_cast<int64_t>(dtype_size(taps_dtype(p)));
+  return filters * kPoints * static_cast<int64_t>(dtype_size(p.dtype));
 }
 
 WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
                                          const TensorView& bias)
     : problem_(problem), kernels_(kernels), epilogue_(problem, kernels, bias) {
-  element_ = static_cast<int64_t>(dtype_size(problem.dtype));
+  element_ = static_cast<int64_t>(kernels.pair == 2 ? sizeof(BFloat16) : sizeof(float));
+  input_ = static_cast<int64_t>(dtype_size(problem.dtype));
   const int64_t widest = int64_t{kernels.vectors} * kernels.lanes;
   for (int64_t column = 0; column < epilogue_.columns(); column += widest) {
     const int64_t width = std::min(widest, epilogue_.columns() - column);
-    blocks_.push_back({column, static_cast<int>(width / kernels.lanes), column * kPoints * terms()});
+    blocks_.push_back(
+        {column, static_cast<int>(width / kernels.lanes), column * kPoints * terms(), column * kFilter * terms()});
   }
   const int64_t tile = kPoints * terms() * element_;
   most_tiles_ = std::max(kInputBytes / tile, std::min(kWantedTiles, kMostInputBytes / tile));
@@ -73,7 +83,7 @@ WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const 
 template <typename Element>
 void WinogradConvolution::pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const {
   const FrameConvProblem& p = problem_;
-  const int64_t pair = kernels_.pair, filter = kTaps * kTaps;
+  const int64_t pair = kernels_.pair;
   const int64_t width = int64_t{block.vectors} * kernels_.lanes, point = terms() * width;
   const int64_t outs = std::min(width, p.out_channels - block.column);
   std::fill_n(to, kPoints * point, Element{});
@@ -82,7 +92,7 @@ void WinogradConvolution::pack_block(const TensorView& weight, int64_t first, co
       const int64_t k = frame * p.in_channels + c;
       for (int64_t o = 0; o < outs; ++o) {
         const int64_t out = block.column - first + o;
-        const float* taps = weight.data<float>() + ((out * p.in_channels + c) * p.frames + frame) * filter;
+        const float* taps = weight.data<float>() + ((out * p.in_channels + c) * p.frames + frame) * kFilter;
         const std::array<double, 16> points = transformed(taps);
         Element* at = to + (k / pair * width + o) * pair + k % pair;
         for (int64_t i = 0; i < kPoints; ++i)
@@ -92,13 +102,55 @@ void WinogradConvolution::pack_block(const TensorView& weight, int64_t first, co
   }
 }
 
-void WinogradConvolution::pack(const TensorView& weight, int64_t first, std::byte* packed) const {
-  for (const Block& block : blocks_) {
-    if (block.column < first || block.column >= first + weight.extent(0)) continue;
-    if (problem_.dtype == DType::kBF16)
-      pack_block(weight, first, block, reinterpret_cast<BFloat16*>(packed) + block.weights);
-    else pack_block(weight, first, block, reinterpret_cast<float*>(packed) + block.weights);
+template <typename Element>
+void WinogradConvolution::pack_taps(const TensorView& weight, int64_t first, const Block& block, Element* to) const {
+  const FrameConvProblem& p = problem_;
+  const int64_t width = int64_t{block.vectors} * kernels_.lanes;
+  const int64_t outs = std::min(width, p.out_channels - block.column);
+  std::fill_n(to, kFilter * terms() * width, Element{});
+  for (int64_t o = 0; o < outs; ++o) {
+    const float* from = weight.data<float>() + (block.column - first + o) * terms() * kFilter;
+    for (int64_t c = 0; c < p.in_channels; ++c)
+      for (int64_t frame = 0; frame < p.frames; ++frame, from += kFilter)
+        for (int64_t tap = 0; tap < kFilter; ++tap)
+          to[((frame * p.in_channels + c) * kFilter + tap) * width + o] = from_float<Element>(from[tap]);
   }
+}
+
+void WinogradConvolution::pack(const TensorView& weight, int64_t first, std::byte* packed) const {
+  const auto pack_as = [&]<typename Element>(Element* to) {
+    for (const Block& block : blocks_) {
+      if (block.column < first || block.column >= first + weight.extent(0)) continue;
+      if (keeps_taps(problem_, kernels_)) pack_taps(weight, first, block, to + block.taps);
+      else pack_block(weight, first, block, to + block.weights);
+    }
+  };
+  const DType stored = keeps_taps(problem_, kernels_) ? taps_dtype(problem_) : problem_.dtype;
+  if (stored == DType::kBF16) pack_as(reinterpret_cast<BFloat16*>(packed));
+  else pack_as(reinterpret_cast<float*>(packed));
+}
+
+// As tiles read them.
+const std::byte* WinogradConvolution::point_weights(Stream& stream) const {
+  if (!keeps_taps(problem_, kernels_)) return packed_;
+  const bool narrow = taps_dtype(problem_) == DType::kBF16;
+  const auto transform = narrow ? kernels_.winograd_weights_bf16 : kernels_.winograd_weights_f32;
+  const auto size = static_cast<int64_t>(narrow ? sizeof(BFloat16) : sizeof(float));
+  auto* points = static_cast<float*>(
+      stream.scratch().allocate(static_cast<size_t>(epilogue_.columns() * kPoints * terms()) * sizeof(float)));
+  stream.team().parallel_for(std::ssize(blocks_) * terms(), kTransformGrain, [&](IndexRange range, int) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const Block& block = blocks_[static_cast<size_t>(i / terms())];
+      const int64_t k = i % terms(), width = int64_t{block.vectors} * kernels_.lanes;
+      WinogradWeightCall call{};
+      call.taps = packed_ + (block.taps + k * kFilter * width) * size;
+      call.columns = width;
+      call.points = points + block.weights + k * width;
+      call.point_stride = terms() * width;
+      transform(call);
+    }
+  });
+  return reinterpret_cast<const std::byte*>(points);
 }
 
 struct WinogradConvolution::Item {
@@ -110,7 +162,8 @@ struct WinogradConvolution::Plan {
   std::span<const TensorView> inputs;
   const FrameConvOutput& out;
   const float* gamma = nullptr;
-  int64_t first_frame = 0;  // those before are empty
+  const std::byte* weights = nullptr;  // as tiles read them
+  int64_t first_frame = 0;             // those before are empty
   int64_t height = 0, width = 0;
   int64_t odd = 0;                                // the first row of outputs is the second of its tiles
   int64_t tile_rows = 0, strips = 0, groups = 0;  // groups of as many tiles as a register tile has pixels
@@ -145,6 +198,7 @@ void WinogradConvolution::run(Stream& stream, std::span<const TensorView> inputs
   Plan call = plan(inputs, out);
   const Arena::Scope scope(stream.scratch());
   call.gamma = epilogue_.gamma(stream, out);
+  call.weights = point_weights(stream);
   const int64_t items = call.tile_rows * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
   auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads * call.scratch)));
@@ -184,8 +238,8 @@ void WinogradConvolution::transform_inputs(const Plan& plan, const Item& item, i
   const int64_t first = item.row < 0 ? 1 : 0, last = item.row + 1 < plan.height ? 3 : 2;
   for (int64_t i = 0; i < 4; ++i) {
     const int64_t row = problem_.origin[0] + item.row + std::clamp(i, first, last);
-    call.rows[i] = x.data<std::byte>() +
-                   (row * x.stride(0) + (problem_.origin[1] + 2 * item.tiles.begin) * x.stride(1)) * element_;
+    call.rows[i] =
+        x.data<std::byte>() + (row * x.stride(0) + (problem_.origin[1] + 2 * item.tiles.begin) * x.stride(1)) * input_;
   }
   call.pixel_stride = problem_.in_channels;
   call.channels = problem_.in_channels;
@@ -194,7 +248,7 @@ void WinogradConvolution::transform_inputs(const Plan& plan, const Item& item, i
   call.out = to;
   call.tile_stride = plan.tile_stride;
   call.point_stride = plan.point_stride;
-  kernels_.winograd_input(call);
+  (problem_.dtype == DType::kBF16 ? kernels_.winograd_input_bf16 : kernels_.winograd_input_f32)(call);
 }
 
 void WinogradConvolution::multiply(const Plan& plan, const Item& item, std::byte* scratch) const {
@@ -215,7 +269,7 @@ void WinogradConvolution::multiply(const Plan& plan, const Item& item, std::byte
     call.acc_stride = width;
     for (int64_t point = 0; point < kPoints; ++point) {
       const int64_t term = point * terms() + plan.first_frame * problem_.in_channels;
-      call.weights = packed_ + (block.weights + term * width) * element_;
+      call.weights = plan.weights + (block.weights + term * width) * element_;
       for (int64_t tile = 0; tile < tiles; tile += kernels_.pixels) {
         call.runs[0] = scratch + (point * plan.point_stride + tile * plan.tile_stride) * element_;
         call.acc = sums + point * plan.sums_stride + tile * width;

@@ -2,8 +2,10 @@
 // frame instead of 36. A strip of tiles is transformed, multiplied with the register tiles of the direct convolution,
 // transformed back and finished while it is in the cache. For frame_conv.cpp only.
 //
-// In bf16 transformed inputs and weights are rounded to bf16: the error is that of two roundings, grown by the
-// transforms (docs/cpu.md has figures). In float32 there is nothing to round.
+// Where bf16 is multiplied, transformed inputs and weights are rounded to it: the error is that of two roundings, grown
+// by the transforms (docs/cpu.md has figures). Products of float32 round nothing, also those of bf16 frames.
+// Transformed weights of these would take up to 32/9 as much memory, so each call makes them anew, in the stream's
+// scratch.
 #pragma once
 
 #include <atomic>
@@ -34,13 +36,18 @@ class WinogradConvolution {
   struct Plan;  // of one call
   struct Item;  // a row of tiles, or a part of one
   struct Block {
-    int64_t column;   // first output channel
-    int vectors;      // of the register tile
-    int64_t weights;  // offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair]
+    int64_t column;  // first output channel
+    int vectors;     // of the register tile
+    // Offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair].
+    int64_t weights;
+    int64_t taps;  // the same of weights that are transformed by calls: [frame][channel][tap][output channel]
   };
 
   template <typename Element>
   void pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
+  template <typename Element>
+  void pack_taps(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
+  const std::byte* point_weights(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
@@ -52,6 +59,7 @@ class WinogradConvolution {
   const DirectKernels& kernels_;
   ConvEpilogue epilogue_;
   int64_t element_ = 0;     // bytes of a value that is multiplied
+  int64_t input_ = 0;       // bytes of one in the frames
   int64_t most_tiles_ = 1;  // of an item
   std::vector<Block> blocks_;
   const std::byte* packed_ = nullptr;

@@ -122,6 +122,21 @@ TEST(Winograd, ANanInputIsSeenByItsNeighboursOnly) {
   }
 }
 
+// Weights that are exact in bf16 are half as large where calls transform them, and give the same sums.
+TEST(Winograd, WeightsInBf16GiveTheSameSums) {
+  Case s(problem(20, 72, 3, 3, 3, DType::kBF16), 5, 7, 3);
+  for (int64_t i = 0; i < s.weight.size(); ++i)
+    s.weight.data<float>()[i] = to_float(to_bfloat16(test::get(s.weight, i)));
+  s.problem.algorithm = ConvAlgorithm::kWinograd;
+  for (const std::string& name : implementations(DType::kBF16)) {
+    if (!has_winograd(s.problem, name)) continue;
+    s.problem.bf16_weights = false;
+    const std::vector<double> wide = test::values(run(s, name, {}, 2).raw);
+    s.problem.bf16_weights = true;
+    EXPECT_EQ(test::values(run(s, name, {}, 3).raw), wide) << name;
+  }
+}
+
 // Both algorithms' errors, of inputs that are noise and of pixels that are alike, where transforms cancel or add up.
 TEST(Winograd, ErrorsAreWithinTheirBound) {
   for (const DType dtype : kBoth) {
@@ -153,7 +168,7 @@ TEST(Winograd, ErrorsAreWithinTheirBound) {
 TEST(Winograd, IsForWideConvolutionsOfThreeByThree) {
   for (const DType dtype : kBoth) {
     for (const std::string& name : implementations(dtype)) {
-      const bool has = (dtype == DType::kBF16) == (name == "avx512_bf16") && name != "amx_bf16";
+      const bool has = name != "amx_bf16", keeps_taps = dtype == DType::kBF16 && name != "avx512_bf16";
       const auto chosen = [&, name = name](FrameConvProblem p, ConvAlgorithm asked) {
         p.algorithm = asked;
         p.implementation = name;
@@ -171,21 +186,23 @@ TEST(Winograd, IsForWideConvolutionsOfThreeByThree) {
       if (name == "amx_bf16") continue;
       EXPECT_EQ(chosen(p, ConvAlgorithm::kWinograd), ConvAlgorithm::kDirect) << name;
       EXPECT_EQ(chosen(problem(12, 3, 1, 3, 3, dtype), ConvAlgorithm::kWinograd), expected) << name;
-      if (!has) continue;
-      Case s(problem(64, 48, 3, 3, 3, dtype), 2, 2, 1);
-      s.problem.implementation = name;
-      const size_t direct = FrameConvolution(s.problem, s.weight, s.bias).weight_bytes();
-      s.problem.algorithm = ConvAlgorithm::kWinograd;
-      EXPECT_EQ(9 * FrameConvolution(s.problem, s.weight, s.bias).weight_bytes(), 16 * direct) << name;
+      for (const bool bf16_weights : {false, true}) {
+        p = problem(64, 48, 3, 3, 3, dtype);
+        p.bf16_weights = bf16_weights;
+        p.implementation = name;
+        p.algorithm = ConvAlgorithm::kDirect;
+        const size_t direct = FrameConvolution(p, {}).weight_bytes();
+        p.algorithm = ConvAlgorithm::kWinograd;
+        EXPECT_EQ(9 * FrameConvolution(p, {}).weight_bytes(), (keeps_taps ? 9 : 16) * direct) << name;
+      }
     }
   }
   // By name it is what runs wherever there is a kernel for it, also beside faster direct ones.
   for (const DType dtype : kBoth) {
     FrameConvProblem p = problem(96, 96, 3, 3, 3, dtype);
     p.algorithm = ConvAlgorithm::kWinograd;
-    const bool possible = dtype == DType::kF32 || cpu_features().avx512_bf16;
-    EXPECT_EQ(algorithm_of(p), possible ? ConvAlgorithm::kWinograd : ConvAlgorithm::kDirect) << dtype_name(dtype);
-    EXPECT_EQ(winograd_refusal(dtype), possible ? "" : "this CPU has no such convolutions in bf16");
+    EXPECT_EQ(algorithm_of(p), winograd_refusal().empty() ? ConvAlgorithm::kWinograd : ConvAlgorithm::kDirect)
+        << dtype_name(dtype);
   }
   if (!cpu_features().amx_bf16) return;
   FrameConvProblem p = problem(96, 96, 3, 3, 3, DType::kBF16);

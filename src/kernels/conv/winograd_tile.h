@@ -20,17 +20,17 @@
 
 namespace zoetrope::kernels {
 
-// Lanes are whole vectors, or the first `count` of one.
-template <typename Products, bool kWhole>
+// Lanes are whole vectors, or the first `count` of one. Inputs are read as Input and stored as what is multiplied.
+template <typename Products, typename Input, bool kWhole>
 struct WinogradLanes {
   using Vec = typename Products::Vec;
   using Element = typename Products::Element;
   int64_t count;
 
-  ZT_CONV_INLINE Vec load(const Element* x) const {
+  ZT_CONV_INLINE Vec load(const Input* x) const {
     if constexpr (kWhole) return Products::widened(x);
-    Element lanes[Products::kLanes] = {};
-    __builtin_memcpy(lanes, x, static_cast<size_t>(count) * sizeof(Element));
+    Input lanes[Products::kLanes] = {};
+    __builtin_memcpy(lanes, x, static_cast<size_t>(count) * sizeof(Input));
     return Products::widened(lanes);
   }
   ZT_CONV_INLINE void store(Element* to, Vec x) const {
@@ -42,15 +42,15 @@ struct WinogradLanes {
 };
 
 // One vector of channels of consecutive tiles.
-template <typename Products, bool kWhole>
+template <typename Products, typename Input, bool kWhole>
 ZT_CONV_INLINE void winograd_input_vector(const WinogradInputCall& call, int64_t first, int64_t last, int64_t channel,
-                                          WinogradLanes<Products, kWhole> lanes) {
+                                          WinogradLanes<Products, Input, kWhole> lanes) {
   using Vec = typename Products::Vec;
   using Element = typename Products::Element;
-  const Element* rows[4];
+  const Input* rows[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i)
-    rows[i] = static_cast<const Element*>(call.rows[i]) + 2 * first * call.pixel_stride + channel;
+    rows[i] = static_cast<const Input*>(call.rows[i]) + 2 * first * call.pixel_stride + channel;
   Element* to = static_cast<Element*>(call.out) + first * call.tile_stride + channel;
   Vec x[4][4];  // [column][vertical point]
   const auto column = [&](int j, int64_t at) __attribute__((always_inline)) {
@@ -80,7 +80,7 @@ ZT_CONV_INLINE void winograd_input_vector(const WinogradInputCall& call, int64_t
   }
 }
 
-template <typename Products>
+template <typename Products, typename Input>
 void winograd_input(const WinogradInputCall& call) {
   constexpr int64_t kTiles = 8;  // whose inputs stay in the L1 cache from one vector of channels to the next
   constexpr int64_t kLanes = Products::kLanes;
@@ -88,9 +88,9 @@ void winograd_input(const WinogradInputCall& call) {
     const int64_t last = std::min(first + kTiles, call.tiles);
     int64_t c = 0;
     for (; c + kLanes <= call.channels; c += kLanes)
-      winograd_input_vector(call, first, last, c, WinogradLanes<Products, true>{kLanes});
+      winograd_input_vector(call, first, last, c, WinogradLanes<Products, Input, true>{kLanes});
     if (c < call.channels)
-      winograd_input_vector(call, first, last, c, WinogradLanes<Products, false>{call.channels - c});
+      winograd_input_vector(call, first, last, c, WinogradLanes<Products, Input, false>{call.channels - c});
   }
 }
 
@@ -122,10 +122,48 @@ void winograd_output(const WinogradOutputCall& call) {
   }
 }
 
+// G·w·Gᵀ, a vector of output channels at a time.
+template <typename Products, typename Tap>
+void winograd_weights(const WinogradWeightCall& call) {
+  using Vec = typename Products::Vec;
+  const Tap* taps = static_cast<const Tap*>(call.taps);
+  const Vec half = simd::set(0.5f);
+  for (int64_t c = 0; c < call.columns; c += Products::kLanes) {
+    Vec rows[4][3];  // [vertical point][column of taps]
+#pragma GCC unroll 3
+    for (int j = 0; j < 3; ++j) {
+      const Vec a = Products::widened(taps + j * call.columns + c);
+      const Vec b = Products::widened(taps + (3 + j) * call.columns + c);
+      const Vec d = Products::widened(taps + (6 + j) * call.columns + c);
+      rows[0][j] = a;
+      rows[1][j] = ((a + d) + b) * half;
+      rows[2][j] = ((a + d) - b) * half;
+      rows[3][j] = d;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      float* to = call.points + 4 * i * call.point_stride + c;
+      const Vec ends = rows[i][0] + rows[i][2];
+      Products::store(to, rows[i][0]);
+      Products::store(to + call.point_stride, (ends + rows[i][1]) * half);
+      Products::store(to + 2 * call.point_stride, (ends - rows[i][1]) * half);
+      Products::store(to + 3 * call.point_stride, rows[i][2]);
+    }
+  }
+}
+
 // Adds the transforms to a table of tiles.
 template <typename Products>
 constexpr DirectKernels with_winograd(DirectKernels kernels) {
-  kernels.winograd_input = winograd_input<Products>;
+  using Element = typename Products::Element;
+  if constexpr (Products::kPair == 1) {
+    kernels.winograd_input_f32 = winograd_input<Products, float>;
+    kernels.winograd_input_bf16 = winograd_input<Products, BFloat16>;
+    kernels.winograd_weights_f32 = winograd_weights<Products, float>;
+    kernels.winograd_weights_bf16 = winograd_weights<Products, BFloat16>;
+  } else {
+    kernels.winograd_input_bf16 = winograd_input<Products, Element>;
+  }
   kernels.winograd_output = winograd_output<Products>;
   return kernels;
 }

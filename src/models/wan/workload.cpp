@@ -127,7 +127,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // ---- VAE ----
 
-// What 16 points take more than the 9 taps that they stand for, where this CPU computes by Winograd.
+// What 16 points take more than the 9 taps that they stand for, where weights are stored as points.
 Bytes winograd_bytes(const CoderLayout& layout, const RunSize& size) {
   Bytes bytes;
   const auto add = [&](const ConvLayout& conv, kernels::ConvAlgorithm algorithm) {
@@ -137,6 +137,7 @@ Bytes winograd_bytes(const CoderLayout& layout, const RunSize& size) {
     problem.frames = conv.kernel[0];
     problem.kernel = {conv.kernel[1], conv.kernel[2]};
     problem.dtype = size.vae;
+    problem.bf16_weights = size.vae == DType::kBF16;
     problem.algorithm = algorithm;
     if (kernels::algorithm_of(problem) != kernels::ConvAlgorithm::kWinograd) return;
     const int64_t taps = conv.in * conv.out * conv.kernel[0] * conv.kernel[1] * conv.kernel[2];
@@ -184,7 +185,6 @@ io::TensorTable tensors_of(const VaeConfig& config, VaeParts part) {
   return part == VaeParts::kDecoder ? vae_decoder_tensors(config) : vae_encoder_tensors(config);
 }
 
-// A convolution's weights as float32, into which bf16 weights are widened while it runs.
 Bytes widest_tensor(const io::TensorTable& table) {
   Bytes widest;
   for (const io::TensorSpec& spec : table) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
@@ -200,7 +200,9 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
                                     : vae_workspace_bytes(config, height, width, size.vae, part);
   Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
   bytes += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks_here, sharers));
-  if (size.vae == DType::kBF16) bytes += widest_tensor(tensors_of(config, part));
+  // A convolution's weights as float32, into which bf16 weights are widened while it runs: all, or 16 points of 9 taps.
+  const int64_t values = size.vae_convolution == kernels::ConvAlgorithm::kDirect ? 9 : 16;
+  if (size.vae == DType::kBF16) bytes += widest_tensor(tensors_of(config, part)) * values / 9;
   return bytes;
 }
 
