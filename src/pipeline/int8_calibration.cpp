@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "zoetrope/attention.h"
+
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/folders.h"
@@ -49,7 +51,11 @@ void check_error(double error, const std::string& where) {
 Int8Errors parse_errors(const JsonObject& json) {
   Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"),
                     json.get<std::vector<double>>("attention_limits")};
-  if (!std::ranges::is_sorted(errors.attention_limits, std::greater())) fail("{}: limits ascend", json.path());
+  for (size_t i = 0; i < errors.attention_limits.size(); ++i) {
+    const double limit = errors.attention_limits[i],
+                 most = i == 0 ? attention::kInt8Limit : errors.attention_limits[i - 1];
+    if (!(limit > 0 && limit <= most)) fail("{}: attention_limits has {} behind {}", json.path(), limit, most);
+  }
   for (const JsonObject& step : json.objects("errors")) {
     Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),
                       step.get<double>("rounding"), step.get<std::vector<double>>("attention")};

@@ -275,14 +275,19 @@ def attention_is_part_of_a_budget(cwd):
         else:
             said_no(generate(cwd, *words, "output=a.gif"), "one block", "and attention in int8", "0.0317")
     # Fewer heads, where all of them leave no room for a block. No head at all is no choice.
+    largest = float(made(cwd, *ATTENTION)[1].split("of heads, off by ")[1].split(" %")[0]) / 100
+    limits[1:] = [round(share * largest, 6) for share in (0.9, 0.8, 0.02, 0.01)][:len(limits) - 1]
     at["attention"][1:] = [0.028, 0.02] + [0] * (len(limits) - 3)
     file.write_text(json.dumps(document))
     words = [*blocks, "attention_dtype=int8", "deterministic=true"]
+    made_with = []
     for budget, limit in ((0.04, limits[0]), (0.03, limits[1]), (0.025, limits[2])):
         tensors, said = made(cwd, *words, f"budget={budget}")
-        assert f"attention in int8 up to {100 * limit:g} % a head" in said, (budget, said)
+        assert f"attention in int8 up to {100 * limit:.3g} % a head" in said, (budget, said)
+        made_with.append(tensors)
         assert tensors == made(cwd, "dtype=int8", "int8_layers=0" + ("-1" if budget == 0.04 else ""), "deterministic=true",
                                "attention_dtype=int8", f"attention_int8_limit={limit}")[0]
+    assert made_with[1] != made(cwd, "dtype=int8", "int8_layers=0", "deterministic=true", "attention_dtype=int8")[0]
     said_no(generate(cwd, *words, "budget=0.02", "output=a.gif"), "one block", "and attention in int8", "0.0224")
     said_no(generate(cwd, *words, "budget=0.04", "attention_int8_limit=0.02", "output=a.gif"), "attention_int8_limit=0.02",
             "budget= chooses it")

@@ -215,7 +215,7 @@ int64_t winograd_weight_bytes(const FrameConvProblem& p) {
       p, choose("frame convolution", kImplementations, p, p.implementation).function());
 }
 
-std::string winograd_refusal() { return cpu_features().avx2 ? "" : "this CPU has neither AVX2 nor FMA"; }
+std::string winograd_refusal() { return cpu_features().avx2 ? "" : "it needs AVX2 and FMA"; }
 
 FrameConvolution::~FrameConvolution() = default;
 FrameConvolution::FrameConvolution(FrameConvolution&&) noexcept = default;

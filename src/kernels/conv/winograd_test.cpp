@@ -61,6 +61,7 @@ TEST(Winograd, NothingBesideTheInputsIsRead) {
                                   {DType::kF32, 5},
                                   {DType::kF32, 20},
                                   {DType::kBF16, 16},
+                                  {DType::kBF16, 5},
                                   {DType::kBF16, 6},
                                   {DType::kBF16, 20}}) {
     FrameConvProblem p = problem(in, 24, 1, 3, 3, dtype);
