@@ -189,12 +189,11 @@ int run(const Words& arguments, comm::Communicator* world) {
   const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
   const bool leads = world == nullptr || world->rank() == 0;
   std::optional<AtomicFile> json, html;
-  std::optional<Drawings> svg;
   if (leads) {
     open(json, settings.output.json);
     open(html, settings.output.html);
-    svg.emplace(settings.output.svg, chosen[0]->name);
   }
+  const Drawings drawings(leads ? settings.output.svg : "", chosen[0]->name);
   bench::Report report;
   report.machine = bench::describe_machine();
   Run state{settings, world};
@@ -206,7 +205,7 @@ int run(const Words& arguments, comm::Communicator* world) {
     print_report(report);
     write(json, report_json(report));
     write(html, report_page(report));
-    svg->write(report);
+    drawings.write(report);
   }
   const bench::Outcome& outcome = state.outcome;
   // mpirun ends the job when a rank fails: not before rank 0 has written.

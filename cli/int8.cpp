@@ -76,10 +76,8 @@ std::string help() {
       "file of\nresults), and:\n{}\n"
       "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). The "
       "last\nlines say the same of all blocks, of attention_dtype=int8, with smaller values of attention_int8_limit "
-      "(≤), "
-      "and of any small\nchange, because bf16 then rounds otherwise. Within budget=, dtype=int8 int8_layers=auto "
-      "chooses "
-      "blocks by it, and\nattention_dtype=int8 its heads.\n"
+      "(≤), and of any small\nchange, because bf16 then rounds otherwise. Within budget=, dtype=int8 "
+      "int8_layers=auto chooses blocks by it, and\nattention_dtype=int8 its heads.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",

@@ -317,8 +317,7 @@ void check_budget(const GenerateOptions& o) {
   if (!spends_measured_errors(o) && !caches_within(o))
     fail(
         "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, attention_dtype=int8, or cache=mag "
-        "or "
-        "tea without cache_threshold",
+        "or tea without cache_threshold",
         *o.budget);
   if (int8 && !layers)
     fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);

@@ -17,8 +17,8 @@ namespace zoetrope::pipeline {
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
-  std::vector<double> attention_limits =
-      {};  // attention_int8_limit, descending; empty where the CPU had no int8 for it
+  // Of attention_int8_limit, descending; empty where the CPU had no int8 for attention.
+  std::vector<double> attention_limits = {};
   struct At {
     double timestep = 0;
     std::vector<double> blocks;          // what each adds in int8, as TransformerConfig::int8_blocks counts

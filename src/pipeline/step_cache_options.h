@@ -28,8 +28,8 @@ bool computes_branches_in_turn(const GenerateOptions& options);
 // model and nothing is given instead, and for keys of another cache.
 sampling::StepCount step_count(const RunPlan& plan);
 // With what a budget chose in its place: the blocks of int8_layers=auto, the limit of attention in int8, and the
-// threshold of a cache. So these are
-// what journals, certificates and videos say, and nothing there depends on what was measured.
+// threshold of a cache. So these are what journals, certificates and videos say, and nothing there depends on what was
+// measured.
 GenerateOptions with_choices(GenerateOptions options, const ModelFolder& model);
 // Whole steps that denoising amounts to, for predictions: less than the steps where the cache decides by their number
 // alone, all of them where it depends on data.

@@ -20,9 +20,9 @@ namespace zoetrope::kernels {
 // Bytes of scratch that a thread takes at most for strips of Winograd's tiles.
 inline constexpr int64_t kConvScratch = int64_t{4} << 20;
 
-// How sums are added up. kWinograd: 3×3 kernels of stride 1 by F(2×2, 3×3), with fewer products and, in bf16, larger
-// errors (winograd_convolution.h); every other kernel directly. kAuto: by Winograd with at least 64 input
-// and output channels.
+// How sums are added up. kWinograd: 3×3 kernels of stride 1 by F(2×2, 3×3), with fewer products and, where
+// bf16 is multiplied, larger errors (winograd_convolution.h); every other kernel directly. kAuto: by Winograd with at
+// least 64 input and output channels.
 enum class ConvAlgorithm : uint8_t { kAuto, kDirect, kWinograd };
 
 // out(y, x, o) = bias(o) + Σ w(o, c, t, i, j)·in_t(origin₀ + y·stride + i, origin₁ + x·stride + j, c). There is no

@@ -30,7 +30,9 @@ constexpr int64_t kWantedTiles = 32, kMostInputBytes = 2 << 20;
 bool keeps_taps(const FrameConvProblem& p, const DirectKernels& kernels) {
   return kernels.pair == 1 && p.dtype == DType::kBF16;
 }
-DType taps_dtype(const FrameConvProblem& p) { return p.bf16_weights ? DType::kBF16 : DType::kF32; }
+DType stored_dtype(const FrameConvProblem& p, const DirectKernels& kernels) {
+  return keeps_taps(p, kernels) && !p.bf16_weights ? DType::kF32 : p.dtype;
+}
 
 // G·w·Gᵀ of 3×3 taps.
 std::array<double, 16> transformed(const float* taps) {
@@ -55,9 +57,9 @@ Refusal WinogradConvolution::refusal(const FrameConvProblem& p, const DirectKern
 }
 
 int64_t WinogradConvolution::weight_bytes(const FrameConvProblem& p, const DirectKernels& kernels) {
-  const int64_t filters = round_up(p.out_channels, kernels.lanes) * p.frames * p.in_channels;
-  if (keeps_taps(p, kernels)) return filters * kFilter * static_cast<int64_t>(dtype_size(taps_dtype(p)));
-  return filters * kPoints * static_cast<int64_t>(dtype_size(p.dtype));
+  const int64_t values = keeps_taps(p, kernels) ? kFilter : kPoints;
+  return round_up(p.out_channels, kernels.lanes) * values * p.frames * p.in_channels *
+         static_cast<int64_t>(dtype_size(stored_dtype(p, kernels)));
 }
 
 WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
@@ -68,8 +70,7 @@ WinogradConvolution::WinogradConvolution(const FrameConvProblem& problem, const 
   const int64_t widest = int64_t{kernels.vectors} * kernels.lanes;
   for (int64_t column = 0; column < epilogue_.columns(); column += widest) {
     const int64_t width = std::min(widest, epilogue_.columns() - column);
-    blocks_.push_back(
-        {column, static_cast<int>(width / kernels.lanes), column * kPoints * terms(), column * kFilter * terms()});
+    blocks_.push_back({column, static_cast<int>(width / kernels.lanes), column * kPoints * terms()});
   }
   const int64_t tile = kPoints * terms() * element_;
   most_tiles_ = std::max(kInputBytes / tile, std::min(kWantedTiles, kMostInputBytes / tile));
@@ -102,6 +103,8 @@ void WinogradConvolution::pack_block(const TensorView& weight, int64_t first, co
   }
 }
 
+int64_t WinogradConvolution::taps_of(const Block& block) const { return block.column * kFilter * terms(); }
+
 template <typename Element>
 void WinogradConvolution::pack_taps(const TensorView& weight, int64_t first, const Block& block, Element* to) const {
   const FrameConvProblem& p = problem_;
@@ -121,21 +124,20 @@ void WinogradConvolution::pack(const TensorView& weight, int64_t first, std::byt
   const auto pack_as = [&]<typename Element>(Element* to) {
     for (const Block& block : blocks_) {
       if (block.column < first || block.column >= first + weight.extent(0)) continue;
-      if (keeps_taps(problem_, kernels_)) pack_taps(weight, first, block, to + block.taps);
+      if (keeps_taps(problem_, kernels_)) pack_taps(weight, first, block, to + taps_of(block));
       else pack_block(weight, first, block, to + block.weights);
     }
   };
-  const DType stored = keeps_taps(problem_, kernels_) ? taps_dtype(problem_) : problem_.dtype;
-  if (stored == DType::kBF16) pack_as(reinterpret_cast<BFloat16*>(packed));
+  if (stored_dtype(problem_, kernels_) == DType::kBF16) pack_as(reinterpret_cast<BFloat16*>(packed));
   else pack_as(reinterpret_cast<float*>(packed));
 }
 
 // As tiles read them.
 const std::byte* WinogradConvolution::point_weights(Stream& stream) const {
   if (!keeps_taps(problem_, kernels_)) return packed_;
-  const bool narrow = taps_dtype(problem_) == DType::kBF16;
-  const auto transform = narrow ? kernels_.winograd_weights_bf16 : kernels_.winograd_weights_f32;
-  const auto size = static_cast<int64_t>(narrow ? sizeof(BFloat16) : sizeof(float));
+  const DType stored = stored_dtype(problem_, kernels_);
+  const auto transform = stored == DType::kBF16 ? kernels_.winograd_weights_bf16 : kernels_.winograd_weights_f32;
+  const auto size = static_cast<int64_t>(dtype_size(stored));
   auto* points = static_cast<float*>(
       stream.scratch().allocate(static_cast<size_t>(epilogue_.columns() * kPoints * terms()) * sizeof(float)));
   stream.team().parallel_for(std::ssize(blocks_) * terms(), kTransformGrain, [&](IndexRange range, int) {
@@ -143,7 +145,7 @@ const std::byte* WinogradConvolution::point_weights(Stream& stream) const {
       const Block& block = blocks_[static_cast<size_t>(i / terms())];
       const int64_t k = i % terms(), width = int64_t{block.vectors} * kernels_.lanes;
       WinogradWeightCall call{};
-      call.taps = packed_ + (block.taps + k * kFilter * width) * size;
+      call.taps = packed_ + (taps_of(block) + k * kFilter * width) * size;
       call.columns = width;
       call.points = points + block.weights + k * width;
       call.point_stride = terms() * width;

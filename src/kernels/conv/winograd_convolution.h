@@ -40,13 +40,14 @@ class WinogradConvolution {
     int vectors;     // of the register tile
     // Offset in elements; [point][frame][k of the channels, in pairs][output channel][of the pair].
     int64_t weights;
-    int64_t taps;  // the same of weights that are transformed by calls: [frame][channel][tap][output channel]
   };
 
   template <typename Element>
   void pack_block(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
+  // [frame][channel][tap][output channel], of weights that calls transform.
   template <typename Element>
   void pack_taps(const TensorView& weight, int64_t first, const Block& block, Element* to) const;
+  int64_t taps_of(const Block& block) const;  // their offset in elements
   const std::byte* point_weights(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
