@@ -1,5 +1,5 @@
 // Configures the AMX tiles of the calling thread, each of sixteen lines of 64 bytes, for the lifetime of the object.
-// Include only in files compiled for AMX; construct only where cpu_features().amx_bf16 is true.
+// Include only in files compiled for AMX; construct only where cpu_features() has AMX.
 #pragma once
 
 #include <immintrin.h>

@@ -11,12 +11,14 @@
 namespace zoetrope::kernels {
 namespace {
 
+constexpr unsigned kAmxBF16 = 1u << 22, kAmxInt8 = 1u << 25;  // of leaf 7's edx
+
 // AMX registers are large, so Linux saves them only for processes that have requested permission.
-bool may_use_amx_bf16() {
-  constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24;  // of leaf 7's edx
+bool may_use_amx(unsigned products) {
+  constexpr unsigned kTile = 1u << 24;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBF16) == 0 || (d & kTile) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & products) == 0 || (d & kTile) == 0) return false;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
@@ -32,7 +34,8 @@ const CpuFeatures& cpu_features() {
     f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
     f.avx_vnni = f.avx2 && __builtin_cpu_supports("avxvnni");
     f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
-    f.amx_bf16 = f.avx512_bf16 && may_use_amx_bf16();
+    f.amx_bf16 = f.avx512_bf16 && may_use_amx(kAmxBF16);
+    f.amx_int8 = f.avx512_vnni && may_use_amx(kAmxInt8);
     f.fast_bf16_dots = f.avx512_bf16 && !__builtin_cpu_is("intel");
     return f;
   }();

@@ -12,6 +12,7 @@ struct CpuFeatures {
   bool avx_vnni = false;     // int8 dot products of 256 bits, on top of avx2
   bool avx512_vnni = false;  // of 512 bits, on top of avx512
   bool amx_bf16 = false;     // on top of avx512; the system has granted AMX to this process
+  bool amx_int8 = false;     // likewise, on top of avx512_vnni
   // Whether a vdpbf16ps, which does twice the work of a float32 multiply-add, has the same throughput. On Zen 4 (one
   // per cycle) and Zen 5 (two) it has; Emerald Rapids starts one in two cycles but four multiply-adds, and a float32
   // kernel that converts bf16 when it packs is 1.8 times as fast. Decided by vendor, not measured: another process on

@@ -116,9 +116,10 @@ Figures best_of(const Figures& a, const Figures& b) {
 MachineKey this_machine() {
   const kernels::CpuFeatures& cpu = kernels::cpu_features();
   std::vector<const char*> sets;
-  for (const auto& [has, name] : {std::pair(cpu.avx2, "avx2"), std::pair(cpu.avx512, "avx512"),
-                                  std::pair(cpu.avx512_bf16, "avx512_bf16"), std::pair(cpu.avx_vnni, "avx_vnni"),
-                                  std::pair(cpu.avx512_vnni, "avx512_vnni"), std::pair(cpu.amx_bf16, "amx_bf16")})
+  for (const auto& [has, name] :
+       {std::pair(cpu.avx2, "avx2"), std::pair(cpu.avx512, "avx512"), std::pair(cpu.avx512_bf16, "avx512_bf16"),
+        std::pair(cpu.avx_vnni, "avx_vnni"), std::pair(cpu.avx512_vnni, "avx512_vnni"),
+        std::pair(cpu.amx_bf16, "amx_bf16"), std::pair(cpu.amx_int8, "amx_int8")})
     if (has) sets.push_back(name);
   return {kernels::cpu_model(), available_threads(), fmt::to_string(fmt::join(sets, " ")), version()};
 }

@@ -27,6 +27,8 @@ struct IsaEntry {
 };
 
 constexpr IsaEntry kIsas[] = {
+    {Isa::kAmxInt8, "amx_int8", 32768, DType::kI8, [] { return kernels::cpu_features().amx_int8; },
+     amx_int8_multiply_adds},
     {Isa::kAvx512Vnni, "avx512_vnni", 128, DType::kI8, [] { return kernels::cpu_features().avx512_vnni; },
      avx512_vnni_multiply_adds},
     {Isa::kAvxVnni, "avx_vnni", 64, DType::kI8, [] { return kernels::cpu_features().avx_vnni; },

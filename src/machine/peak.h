@@ -19,6 +19,7 @@ enum class Isa : uint8_t {
   kAvx512,      // 16 float32 multiply-adds
   kAmxBf16,     // tdpbf16ps: 16 × 16 × 32 bf16 products into 16 × 16 float32 sums
   kAvx512Bf16,  // vdpbf16ps: 32 bf16 products into 16 float32 sums
+  kAmxInt8,     // tdpbsud: 16 × 16 × 64 int8 products into 16 × 16 int32 sums
   kAvx512Vnni,  // vpdpbusd: 64 int8 products into 16 int32 sums
   kAvxVnni,     // the same, 32 into 8
 };

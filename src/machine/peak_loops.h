@@ -14,7 +14,9 @@ void avx512_multiply_adds(int64_t rounds);
 void avx512_bf16_multiply_adds(int64_t rounds);
 void avx512_vnni_multiply_adds(int64_t rounds);
 void avx_vnni_multiply_adds(int64_t rounds);
-void amx_bf16_multiply_adds(int64_t rounds);  // in a loop of its own: tiles are no values
+// In a loop of their own: tiles are no values.
+void amx_bf16_multiply_adds(int64_t rounds);
+void amx_int8_multiply_adds(int64_t rounds);
 
 // The loop itself: kAccumulators chains, more than latency × instructions per cycle of any core so far (6 × 2 for
 // vdpbf16ps), and few enough to stay in registers together with the operands. `Set` has Vec, Operand, accumulator(),

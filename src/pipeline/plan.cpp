@@ -8,7 +8,6 @@
 #include "base/index_range.h"
 #include "base/print.h"
 #include "kernels/conv/frame_conv.h"
-#include "kernels/cpu_features.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/step_cache_options.h"
@@ -188,8 +187,6 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
     if (const std::string why = kernels::winograd_refusal(); !why.empty())
       fail("vae_convolution=winograd: {}; set vae_convolution=auto", why);
   }
-  if (o.dtype == DType::kI8 && kernels::cpu_features().amx_bf16)
-    plan.notes.push_back("dtype=int8: this CPU multiplies bf16 with AMX, which is faster than its int8 dot products");
   for (std::string note : {attention::strategy_note(o.strategy), attention::tile_note(o.strategy.flash_block_sizes)})
     if (!note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);

@@ -217,7 +217,7 @@ inline void multiply_rows(const Int8Tile& tile, int64_t rows) {
   kMultiplyGroup[rows](tile);
 }
 
-constexpr Int8Kernel kInt8Kernel{kPanelColumns, quantise_group, multiply_rows, finish_rows};
+constexpr Int8Kernel kInt8Kernel{kPanelColumns, kTileRows, kTileRows, quantise_group, multiply_rows, finish_rows};
 
 }  // namespace ZOETROPE_SIMD
 }  // namespace zoetrope::kernels

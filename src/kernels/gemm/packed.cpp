@@ -131,6 +131,7 @@ void run_int8(Stream& stream, const PackedGemm& g, const Int8Kernel& kernel) {
   const Arena::Scope scope(stream.scratch());
   int8_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), kernel);
 }
+void run_amx_int8(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_amx()); }
 void run_vnni512(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni512()); }
 void run_vnni256(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni256()); }
 
@@ -218,7 +219,14 @@ Refusal refuse_int8(const PackedGemm& g) {
   return {};
 }
 
+Refusal refuse_amx_int8(const PackedGemm& g) {
+  if (g.w.layout != PackedLayout::kColumns64 || g.w.dtype != DType::kI8) return kOtherWeights;
+  if (!cpu_features().amx_int8) return "the CPU has no AMX for int8";
+  return {};
+}
+
 constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
+    {"amx_int8", refuse_amx_int8, run_amx_int8},
     {"vnni512", refuse_int8<PackedLayout::kColumns64>, run_vnni512},
     {"vnni256", refuse_int8<PackedLayout::kColumns16>, run_vnni256},
     {"amx_bf16", refuse<PackedLayout::kTiles>, run_amx},
@@ -313,7 +321,11 @@ size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int thread
   const size_t bias = static_cast<size_t>(w.n) * sizeof(float);
   if (w.layout == PackedLayout::kTiles) return bias + amx_packed_scratch_bytes(w, rows, threads);
   if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
-  if (w.dtype == DType::kI8) return bias + int8_packed_scratch_bytes(w, rows, threads);
+  if (w.dtype == DType::kI8) {
+    const size_t vectors = int8_packed_scratch_bytes(w, rows, threads, kTileRows);
+    if (!cpu_features().amx_int8) return bias + vectors;
+    return bias + std::max(vectors, int8_packed_scratch_bytes(w, rows, threads, int8_kernel_amx().rows));
+  }
   const int64_t columns = panel_columns(w.layout);
   const WorkItems items = items_of(rows, (w.n + columns - 1) / columns, threads);
   return bias + panel_scratch(w, columns, items.rows).bytes(threads);

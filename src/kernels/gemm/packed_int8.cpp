@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kTerms = 4;        // of a dot product
 constexpr uint8_t kOffset = 128;     // of stored weights
-constexpr int64_t kPassRows = 2016;  // of x, quantised at a time: bounds scratch
+constexpr int64_t kPassBlocks = 8;   // of the largest size, quantised at a time: bounds scratch
 constexpr int64_t kFewestRows = 96;  // of a block; fewer do not repay reading a panel
 constexpr int64_t kAlignment = 64;
 
 // An item is a block of rows times a few panels. Its sums, and the block's terms of a step, stay in the L2 cache while
 // its panels are read. With all terms in one step and one panel, the block came from the L3 cache for every panel: 8960
 // terms ran at 74 % of the peak where 1536 had 88 %.
-constexpr int64_t kMostRows = 252;
+constexpr int64_t kMostRows = 256;  // rounded down to what the kernel takes
 constexpr int64_t kItemColumns = 256;
 constexpr int64_t kStepGroups = 8;
 
@@ -104,19 +104,22 @@ namespace {
 // Where the parts of a pass lie in scratch memory.
 struct Pass {
   int64_t rows, groups, terms;  // terms as they are stored
-  int64_t blocks, block_rows;   // of rows; block_rows of every block but the last
-  Pass(const PackedMatrix& w, int64_t all_rows, int threads)
-      : rows(std::min(kPassRows, all_rows)), groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)) {
+  int64_t block_rows;           // of every block but the last
+  int64_t largest_block;        // that fewer rows may have, too
+  Pass(const PackedMatrix& w, int64_t all_rows, int threads, int64_t kernel_rows)
+      : groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)) {
     constexpr int64_t kItemsPerThread = 4;
+    const int64_t most = kMostRows / kernel_rows * kernel_rows;
+    rows = std::min(kPassBlocks * most, all_rows);
     const int64_t wanted = ceil_div(kItemsPerThread * threads, ceil_div(w.n, kItemColumns));
-    const int64_t count = std::clamp(wanted, ceil_div(rows, kMostRows), ceil_div(rows, kFewestRows));
-    block_rows = round_up(ceil_div(rows, count), kTileRows);
-    blocks = ceil_div(rows, block_rows);
+    const int64_t count = std::clamp(wanted, ceil_div(rows, most), ceil_div(rows, kFewestRows));
+    block_rows = round_up(ceil_div(rows, count), kernel_rows);
+    largest_block = std::min(most, round_up(rows, kernel_rows));
   }
   int64_t x_bytes() const { return round_up(rows * terms, kAlignment); }
   int64_t scale_bytes() const { return round_up(rows * groups * static_cast<int64_t>(sizeof(float)), kAlignment); }
-  // Of a thread. Of the largest block, because fewer rows of x may make larger ones.
-  int64_t sums() const { return std::min(kMostRows, round_up(rows, kTileRows)) * kItemColumns; }
+  // Of a thread.
+  int64_t sums() const { return largest_block * kItemColumns; }
   size_t bytes(int threads) const {
     return static_cast<size_t>(x_bytes() + 2 * scale_bytes() + sums() * threads * static_cast<int64_t>(sizeof(float)));
   }
@@ -140,11 +143,15 @@ class Product {
     std::atomic<int64_t> next = 0;
     stream.team().run([&](int thread) {
       float* sums = sums_ + thread * pass_.sums();
-      for (int64_t item = next++; item < items * blocks; item = next++) {
-        const int64_t first = item % blocks * pass_.block_rows, column = item / blocks * kItemColumns;
-        multiply({column, std::min(w_.n, column + kItemColumns)}, {first, std::min(rows, first + pass_.block_rows)},
-                 epilogue, sums);
-      }
+      auto work = [&] {
+        for (int64_t item = next++; item < items * blocks; item = next++) {
+          const int64_t first = item % blocks * pass_.block_rows, column = item / blocks * kItemColumns;
+          multiply({column, std::min(w_.n, column + kItemColumns)}, {first, std::min(rows, first + pass_.block_rows)},
+                   epilogue, sums);
+        }
+      };
+      if (kernel_.with_tiles == nullptr) work();
+      else kernel_.with_tiles([](void* argument) { (*static_cast<decltype(work)*>(argument))(); }, &work);
     });
   }
 
@@ -184,8 +191,8 @@ class Product {
       tile.terms = int8_stored_terms(w_.k, group);
       tile.w = reinterpret_cast<const uint8_t*>(w) + group * kInt8Group * kernel_.columns;
       if (last) tile.w_scales = panel_scales(w_, w);
-      for (int64_t row = rows.begin; row < rows.end; row += kTileRows) {
-        const int64_t count = std::min<int64_t>(kTileRows, rows.end - row);
+      for (int64_t row = rows.begin; row < rows.end; row += kernel_.call_rows) {
+        const int64_t count = std::min(kernel_.call_rows, rows.end - row);
         tile.x = x_of(group) + row * tile.terms;
         tile.scales = scales_ + at(group, row);
         tile.corrections = corrections_ + at(group, row);
@@ -212,14 +219,15 @@ void int8_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w
                       const Int8Kernel& kernel) {
   const int64_t rows = x.extent(0);
   const Arena::Scope scope(stream.scratch());
-  Product product(stream, w, kernel, Pass(w, rows, stream.team().size()));
-  for (int64_t first = 0; first < rows; first += kPassRows)
-    product.run(stream, x.slice(0, first, std::min(rows, first + kPassRows)), moved(epilogue, first, 0));
+  const Pass pass(w, rows, stream.team().size(), kernel.rows);
+  Product product(stream, w, kernel, pass);
+  for (int64_t first = 0; first < rows; first += pass.rows)
+    product.run(stream, x.slice(0, first, std::min(rows, first + pass.rows)), moved(epilogue, first, 0));
 }
 
-size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
+size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads, int64_t kernel_rows) {
   if (rows == 0) return 0;
-  return Pass(w, rows, threads).bytes(threads);
+  return Pass(w, rows, threads, kernel_rows).bytes(threads);
 }
 
 std::vector<float> int8_product_reference(const TensorView& x, const PackedMatrix& w) {

@@ -1,3 +1,5 @@
+#include "kernels/gemm/packed_int8.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,6 +12,7 @@
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/int8_groups.h"
 #include "kernels/gemm/packed.h"
+#include "kernels/gemm/testing.h"
 #include "kernels/testing.h"
 
 namespace zoetrope::kernels {
@@ -24,6 +27,35 @@ bool multiplies(PackedLayout layout) {
   for (const PackedLayout one : packed_layouts(DType::kI8))
     if (one == layout) return true;
   return false;
+}
+
+// The kernel for AMX with tiles in memory, beside what packed_gemm() knows.
+constexpr std::string_view kEmulatedAmx = "emulated amx_int8";
+
+// Those of a layout that this CPU runs.
+std::vector<std::string_view> implementations(PackedLayout layout) {
+  if (!multiplies(layout)) return {};
+  if (layout == PackedLayout::kColumns16) return {"vnni256"};
+  if (cpu_features().amx_int8) return {"amx_int8", kEmulatedAmx, "vnni512"};
+  return {kEmulatedAmx, "vnni512"};
+}
+
+void multiply(Stream& stream, const PackedGemm& g) {
+  if (g.implementation != kEmulatedAmx) return packed_gemm(stream, g);
+  const std::vector<double> bias = g.bias ? test::values(g.bias) : std::vector<double>();
+  const std::vector<float> wide(bias.begin(), bias.end());
+  Epilogue e;
+  if (g.bias) e.bias = wide.data();
+  e.activation = g.activation;
+  e.out = g.out.raw();
+  e.out_stride = g.out.stride(0);
+  e.out_dtype = g.out.dtype();
+  if (g.residual) {
+    e.residual = g.residual.raw();
+    e.residual_stride = g.residual.stride(0);
+  }
+  if (g.gate) e.gate = g.gate.data<float>();
+  int8_packed_gemm(stream, g.x, g.w, e, test::int8_kernel_emulated_amx());
 }
 
 struct Packed {
@@ -54,7 +86,7 @@ struct Data {
   }
   double x_at(int64_t m, int64_t k) const { return test::get(x, m * x.view().stride(0) + k); }
   void set_x(int64_t m, int64_t k, double value) const { test::put(x, m * x.view().stride(0) + k, value); }
-  std::vector<double> product(const PackedMatrix& matrix, const char* implementation, int threads = 1) const {
+  std::vector<double> product(const PackedMatrix& matrix, std::string_view implementation, int threads = 1) const {
     fill_random(out, 9);
     PackedGemm g;
     g.x = x;
@@ -62,53 +94,60 @@ struct Data {
     g.out = out;
     g.implementation = implementation;
     Stream stream(threads);
-    packed_gemm(stream, g);
+    multiply(stream, g);
     EXPECT_TRUE(out.gaps_intact());
     return test::values(out);
   }
 };
 
+void expect_same(const Data& data, const PackedMatrix& w, const std::vector<double>& expected) {
+  for (const std::string_view implementation : implementations(w.layout)) {
+    SCOPED_TRACE(testing::Message() << implementation << " m=" << data.x.view().extent(0) << " n=" << w.n
+                                    << " k=" << w.k << " rotation=" << w.rotation);
+    for (const int threads : {1, 3}) EXPECT_EQ(data.product(w, implementation, threads), expected);
+  }
+}
+
 void expect_same_as_reference(int64_t m, int64_t n, int64_t k) {
   const Data data(m, n, k);
   for (const PackedLayout layout : packed_layouts(DType::kI8)) {
-    SCOPED_TRACE(testing::Message() << "m=" << m << " n=" << n << " k=" << k);
     const Packed packed(data.w, layout);
-    const std::vector<double> expected = data.product(packed.matrix, "reference");
-    for (const int threads : {1, 3}) EXPECT_EQ(data.product(packed.matrix, "", threads), expected);
+    expect_same(data, packed.matrix, data.product(packed.matrix, "reference"));
   }
 }
 
 // Bit for bit: integers have no rounding, and float32 operations come in the same order.
 TEST(Int8Gemm, TheSameAsItsReference) {
   if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
-  for (const int64_t m : {1, 5, 6, 7, 13})
+  for (const int64_t m : {1, 5, 6, 7, 13, 16, 17, 31, 32, 33, 65})
     for (const int64_t n : {1, 15, 16, 17, 63, 64, 65, 130})
-      for (const int64_t k : {1, 3, 4, 5, 40, 255, 256, 257, 512, 700}) expect_same_as_reference(m, n, k);
+      for (const int64_t k : {1, 3, 4, 5, 40, 64, 68, 255, 256, 257, 512, 700}) expect_same_as_reference(m, n, k);
 }
 
 // Passes of rows, blocks of them in a pass, items of several panels, steps of several groups.
 TEST(Int8Gemm, TheSameAsItsReferenceRoundBlocks) {
   if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
-  for (const int64_t m : {95, 97, 251, 253, 505, 2015, 2017, 4033}) expect_same_as_reference(m, 3, 5);
+  for (const int64_t m : {95, 97, 251, 253, 255, 257, 505, 513, 2015, 2017, 2047, 2049, 4033, 4097})
+    expect_same_as_reference(m, 3, 5);
   expect_same_as_reference(600, 70, 516);
+  expect_same_as_reference(2100, 70, 300);
   for (const int64_t k : {2048, 2049, 4097}) expect_same_as_reference(20, 70, k);
   expect_same_as_reference(260, 330, 2308);
 }
 
 // Over passes, blocks of rows and items of columns: bias, activation and gated residual meet their own elements. The
 // reference rounds once where the kernel's float32 operations round each: a few units, and bf16 once or twice.
-TEST(Int8Gemm, EveryEndingMeetsItsElements) {
-  if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
-  constexpr int64_t kRows = 2030, kColumns = 300;
+void expect_endings(PackedLayout layout, std::string_view implementation) {
+  constexpr int64_t kRows = 2060, kColumns = 300;
   const Data data(kRows, kColumns, 520);
-  const Packed packed(data.w, packed_layout(DType::kI8));
+  const Packed packed(data.w, layout);
   const Tensor bias = test::random_tensor(DType::kBF16, {kColumns}, 6),
                gate = test::random_tensor(DType::kF32, {kColumns}, 7);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const GappedTensor residual(dtype, {kRows, kColumns}, 3), out(dtype, {kRows, kColumns}, 2);
     fill_random(residual, 8);
     for (const bool gated : {false, true}) {
-      const auto values = [&](const char* implementation) {
+      const auto values = [&](std::string_view name) {
         PackedGemm g;
         g.x = data.x;
         g.w = packed.matrix;
@@ -120,17 +159,26 @@ TEST(Int8Gemm, EveryEndingMeetsItsElements) {
         } else {
           g.activation = Activation::kGeluTanh;
         }
-        g.implementation = implementation;
+        g.implementation = name;
         Stream stream(2);
-        packed_gemm(stream, g);
+        multiply(stream, g);
         EXPECT_TRUE(out.gaps_intact());
         return test::values(out);
       };
       const std::vector<double> expected = values("reference");
-      EXPECT_TRUE(
-          test::close(values(""), expected, 8 * test::kUnitF32 + (dtype == DType::kBF16 ? test::kUnitBF16 : 0)));
+      EXPECT_TRUE(test::close(values(implementation), expected,
+                              8 * test::kUnitF32 + (dtype == DType::kBF16 ? test::kUnitBF16 : 0)));
     }
   }
+}
+
+TEST(Int8Gemm, EveryEndingMeetsItsElements) {
+  if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
+  for (const PackedLayout layout : packed_layouts(DType::kI8))
+    for (const std::string_view implementation : implementations(layout)) {
+      SCOPED_TRACE(implementation);
+      expect_endings(layout, implementation);
+    }
 }
 
 // Rotated, each value is off by at most half a scale, and rotation keeps what a product is. So is Σ|x'|·s_w/2 +
@@ -244,10 +292,7 @@ TEST(Int8Gemm, ProductsWithCodesOfFilesRoundActivationsOnly) {
     for (const PackedLayout layout : kLayouts) {
       const Packed packed(codes.stored(), layout, rotation, codes.scales);
       const std::vector<double> expected = data.product(packed.matrix, "reference");
-      if (multiplies(layout)) {
-        EXPECT_EQ(data.product(packed.matrix, "", 1), expected);
-        EXPECT_EQ(data.product(packed.matrix, "", 3), expected);
-      }
+      expect_same(data, packed.matrix, expected);
       for (int64_t m = 0; m < kRows; ++m) {
         std::vector<float> row;
         for (int64_t i = 0; i < k; ++i) row.push_back(static_cast<float>(data.x_at(m, i)));
@@ -307,8 +352,10 @@ TEST(Int8Gemm, WhatIsNoNumberStaysInItsRow) {
   for (int64_t i = 0; i < 300; ++i) data.set_x(4, i, 0);
   for (const PackedLayout layout : kLayouts) {
     const Packed packed(data.w, layout);
-    for (const char* implementation : {"", "reference"}) {
-      if (*implementation == 0 && !multiplies(layout)) continue;
+    std::vector<std::string_view> all = implementations(layout);
+    all.emplace_back("reference");
+    for (const std::string_view implementation : all) {
+      SCOPED_TRACE(implementation);
       const std::vector<double> y = data.product(packed.matrix, implementation);
       for (int64_t n = 0; n < 33; ++n) {
         EXPECT_TRUE(std::isfinite(y[static_cast<size_t>(n)]));
@@ -320,6 +367,101 @@ TEST(Int8Gemm, WhatIsNoNumberStaysInItsRow) {
     }
   }
 }
+
+TEST(Int8Gemm, TheLargestSums) {
+  constexpr int64_t kRows = 33, kColumns = 65, kTerms = 512;
+  const Data data(kRows, kColumns, kTerms);
+  for (int64_t i = 0; i < kColumns * kTerms; ++i) data.w.data<float>()[i] = 127;
+  const std::vector<float> scales(kColumns, 1);
+  for (const PackedLayout layout : packed_layouts(DType::kI8)) {
+    const Packed packed(data.w, layout, 0, scales);
+    for (const double sign : {1.0, -1.0}) {
+      for (int64_t m = 0; m < kRows; ++m)
+        for (int64_t i = 0; i < kTerms; ++i) data.set_x(m, i, sign);
+      expect_same(data, packed.matrix, data.product(packed.matrix, "reference"));
+    }
+  }
+}
+
+// Of one thread and more, whole passes and less; an arena takes a piece of this size as it is.
+TEST(Int8Gemm, ScratchIsWhatItSays) {
+  if (packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
+  const Data weights(1, 300, 2100);
+  for (const PackedLayout layout : packed_layouts(DType::kI8)) {
+    const Packed packed(weights.w, layout);
+    for (const std::string_view implementation : implementations(layout)) {
+      const int64_t rows = implementation == kEmulatedAmx ? test::int8_kernel_emulated_amx().rows
+                           : implementation == "amx_int8" ? int8_kernel_amx().rows
+                                                          : kTileRows;
+      for (const int64_t m : {700, 2060}) {
+        const Data data(m, 1, 2100);
+        const Tensor out(DType::kF32, {m, 300});
+        for (const int threads : {1, 3}) {
+          PackedGemm g;
+          g.x = data.x;
+          g.w = packed.matrix;
+          g.out = out;
+          g.implementation = implementation;
+          Stream stream(threads);
+          multiply(stream, g);
+          const size_t expected = int8_packed_scratch_bytes(packed.matrix, m, threads, rows);
+          EXPECT_EQ(stream.scratch().reserved(), expected) << implementation << " " << m << " " << threads;
+          if (implementation != kEmulatedAmx) {
+            EXPECT_LE(expected, packed_gemm_scratch_bytes(packed.matrix, m, threads));
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- the kernel for AMX, with tiles in memory -----------------------------------------------------------------------
+
+class Int8Amx : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cpu_features().avx512_vnni) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
+  }
+};
+
+// A group of ones times ones, in arrays of just their size, which the address sanitizer watches.
+struct Ones {
+  int64_t rows, terms;
+  std::vector<int8_t> x;
+  std::vector<uint8_t> w;
+  std::vector<float> scales, to;
+  std::vector<int32_t> corrections;
+  Ones(int64_t m, int64_t k)
+      : rows(m),
+        terms(k),
+        x(static_cast<size_t>(m * k), 1),
+        w(static_cast<size_t>(64 * k), 129),
+        scales(static_cast<size_t>(m), 1),
+        to(static_cast<size_t>(64 * m)),
+        corrections(static_cast<size_t>(m), static_cast<int32_t>(-128 * k)) {}
+  void multiply() {
+    Int8Tile tile;
+    tile.x = x.data();
+    tile.terms = terms;
+    tile.w = w.data();
+    tile.scales = scales.data();
+    tile.corrections = corrections.data();
+    tile.to = to.data();
+    test::int8_kernel_emulated_amx().multiply(tile, rows);
+  }
+};
+
+TEST_F(Int8Amx, ReadsNothingBeyondItsGroup) {
+  for (const int64_t rows : {1, 16, 17, 32, 47, 256}) {
+    for (const int64_t terms : {4, 60, 64, 68, 128, 252, 256}) {
+      Ones ones(rows, terms);
+      test::int8_kernel_emulated_amx().with_tiles([](void* to) { static_cast<Ones*>(to)->multiply(); }, &ones);
+      EXPECT_EQ(ones.to, std::vector<float>(ones.to.size(), static_cast<float>(terms))) << rows << " " << terms;
+    }
+  }
+}
+
+TEST_F(Int8Amx, NeedsItsTiles) { EXPECT_DEATH(Ones(1, 4).multiply(), "no tiles are configured"); }
 
 }  // namespace
 }  // namespace zoetrope::kernels

@@ -1,13 +1,15 @@
-// What the tests of matrix multiplication share: activations as textbooks write them, in double. Not what kernels or
-// their references compute with (activation.h), which has other forms that keep more digits.
+// What the tests of matrix multiplication share.
 #pragma once
 
 #include <cmath>
 
+#include "kernels/gemm/packed_int8.h"
 #include "kernels/pointwise/pointwise.h"
 
 namespace zoetrope::kernels::test {
 
+// Activations as textbooks write them, in double. Not what kernels or their references compute with (activation.h),
+// which has other forms that keep more digits.
 inline double textbook(Activation activation, double x) {
   switch (activation) {
     case Activation::kSilu:
@@ -21,5 +23,8 @@ inline double textbook(Activation activation, double x) {
   }
   return x;
 }
+
+// That for AMX, with tiles in memory; it needs AVX-512.
+const Int8Kernel& int8_kernel_emulated_amx();
 
 }  // namespace zoetrope::kernels::test
