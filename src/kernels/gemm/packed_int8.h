@@ -29,6 +29,7 @@ struct Int8Tile {
   const float* w_scales = nullptr;  // of each column, where this is the last group; else null
   const float* from = nullptr;      // sums of the groups before, null: zeros
   float* to = nullptr;              // [rows][columns], may be `from`
+  const uint8_t* next = nullptr;    // lines of the next group's w, to be fetched meanwhile
 };
 
 struct Int8Kernel {
