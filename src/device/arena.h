@@ -1,4 +1,4 @@
-// Scratch memory, allocated once and used like a stack, so that a denoising step never calls the allocator.
+// Scratch memory that is used like a stack and kept, so that denoising steps after the first never call the allocator.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,14 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // 64-byte aligned; valid until the enclosing Scope ends. Grows by whole blocks, which are kept for reuse.
+  // 64-byte aligned; valid until the enclosing Scope ends. Grows by whole blocks, which are kept for reuse; a larger
+  // one replaces those that nothing uses.
   void* allocate(size_t bytes);
   TensorView tensor(DType dtype, const Shape& shape) {
     return {allocate(static_cast<size_t>(shape.size()) * dtype_size(dtype)), dtype, shape};
   }
 
-  size_t reserved() const { return reserved_; }  // bytes taken from the system: the peak
+  size_t reserved() const { return reserved_; }  // bytes taken from the system
   // Frees all memory; no Scope may be open.
   void release();
 

@@ -23,6 +23,38 @@ TEST(Arena, ReusesWhatAScopeGaveBack) {
   EXPECT_GE(arena.reserved(), size_t{4 << 20});
 }
 
+// Buffers of rising size, one after another, take the size of the largest, not of all.
+TEST(Arena, ALargerBlockReplacesUnusedOnes) {
+  constexpr size_t kBlock = size_t{1} << 20;
+  Arena empty;
+  for (const size_t blocks : {2, 4, 8}) {
+    const Arena::Scope scope(empty);
+    empty.allocate(blocks * kBlock);
+    EXPECT_EQ(empty.reserved(), blocks * kBlock);
+  }
+  Arena arena;
+  const Arena::Scope outer(arena);
+  auto* const kept = static_cast<char*>(arena.allocate(kBlock));
+  std::memset(kept, 7, kBlock);
+  for (const size_t blocks : {2, 4, 8}) {
+    const Arena::Scope scope(arena);
+    std::memset(arena.allocate(blocks * kBlock), 1, blocks * kBlock);
+    EXPECT_EQ(arena.reserved(), (1 + blocks) * kBlock);
+  }
+  {
+    const Arena::Scope scope(arena);
+    void* const first = arena.allocate(5 * kBlock);
+    EXPECT_NE(arena.allocate(5 * kBlock), first);
+    EXPECT_EQ(arena.reserved(), 14 * kBlock);  // the first is in use
+  }
+  {
+    const Arena::Scope scope(arena);
+    arena.allocate(9 * kBlock);
+    EXPECT_EQ(arena.reserved(), 10 * kBlock);
+  }
+  for (size_t i = 0; i < kBlock; ++i) ASSERT_EQ(kept[i], 7);
+}
+
 TEST(Copy, MovesStridedTensorsAndCountsTheBytes) {
   Tensor source(DType::kF32, {3, 5, 7}), target(DType::kF32, {7, 3, 5});
   std::iota(source.data<float>(), source.data<float>() + source.size(), 0.0f);

@@ -205,8 +205,8 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
 void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
   Plan call = plan(inputs, out);
   const Arena::Scope scope(stream.scratch());
-  call.gamma = epilogue_.gamma(stream, out);
   call.weights = tile_weights(stream);
+  call.gamma = epilogue_.gamma(stream, out);
   const int64_t items = call.bands * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
   auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads) * call.scratch_bytes));

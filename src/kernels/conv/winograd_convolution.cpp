@@ -199,8 +199,8 @@ WinogradConvolution::Plan WinogradConvolution::plan(std::span<const TensorView> 
 void WinogradConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
   Plan call = plan(inputs, out);
   const Arena::Scope scope(stream.scratch());
-  call.gamma = epilogue_.gamma(stream, out);
   call.weights = point_weights(stream);
+  call.gamma = epilogue_.gamma(stream, out);
   const int64_t items = call.tile_rows * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
   auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads * call.scratch)));

@@ -108,6 +108,37 @@ TEST(Workload, CoversWhatTheVaeHolds) {
   }
 }
 
+// Where products are float32, each convolution widens its bf16 weights: those of the widest are planned, once.
+TEST(Workload, CoversWeightsOfRisingWidth) {
+  ModelConfigs model = model_1_3b();
+  model.vae.base_dim = model.vae.decoder_base_dim = 64;
+  model.vae.dim_mult = {1, 2, 4, 4};
+  model.vae.num_res_blocks = 1;
+  model.vae.temporal_downsample = {true, true, false};
+  model.vae.scale_factor_spatial = 8;
+  model.experts[0].in_channels = 36;
+  const auto formulas = io::random_weights(vae_tensors(model.vae), "vae", 1);
+  for (const auto algorithm : {kernels::ConvAlgorithm::kDirect, kernels::ConvAlgorithm::kAuto}) {
+    for (const int threads : {1, 4}) {
+      RunSize size;
+      size.height = size.width = 64;
+      size.frames = 5;
+      size.vae = DType::kBF16;
+      size.vae_convolution = algorithm;
+      size.threads = threads;
+      const planner::Workload planned = workload(model, size, {});
+      VaeEncoder encoder(
+          std::make_shared<const VaeWeights>(model.vae, formulas, VaeUse{VaeParts::kBoth, size.vae, algorithm}));
+      Stream stream(threads);
+      const Tensor video(DType::kF32, {size.frames, size.height, size.width, 3});
+      encoder.encode(stream, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())));
+      EXPECT_GE(planned.conditions.workspace.count(),
+                static_cast<int64_t>(encoder.workspace_bytes() + stream.scratch().reserved()))
+          << (algorithm == kernels::ConvAlgorithm::kDirect ? "direct, " : "auto, ") << threads << " threads";
+    }
+  }
+}
+
 size_t weight_bytes(const CoderWeights& coder) {
   size_t bytes = coder.in.op->weight_bytes() + coder.out.op->weight_bytes();
   const auto add = [&](const ResidualWeights& block) {
