@@ -52,9 +52,12 @@ Int8Errors parse_errors(const JsonObject& json) {
   Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"),
                     json.get<std::vector<double>>("attention_limits")};
   for (size_t i = 0; i < errors.attention_limits.size(); ++i) {
-    const double limit = errors.attention_limits[i],
-                 most = i == 0 ? attention::kInt8Limit : errors.attention_limits[i - 1];
-    if (!(limit > 0 && limit <= most)) fail("{}: attention_limits has {} behind {}", json.path(), limit, most);
+    const double limit = errors.attention_limits[i];
+    if (!(limit > 0 && limit <= attention::kInt8Limit))
+      fail("{}: attention_limits has {}; it must be above 0 and at most {}", json.path(), limit, attention::kInt8Limit);
+    if (i > 0 && limit >= errors.attention_limits[i - 1])
+      fail("{}: attention_limits has {} after {}; each must be below the one before", json.path(), limit,
+           errors.attention_limits[i - 1]);
   }
   for (const JsonObject& step : json.objects("errors")) {
     Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),

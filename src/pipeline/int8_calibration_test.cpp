@@ -134,13 +134,22 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
                                                        {"\"transformers\"", "\"t\""},
                                                        {"zoetrope_int8", "format"},
                                                        {"}", ""},
-                                                       {"\"attention_limits\": []", "\"attention_limits\": [0.05]"},
-                                                       {"\"attention_limits\": []", "\"attention_limits\": [1, 2]"}};
+                                                       {"\"attention_limits\": []", "\"attention_limits\": [0.05]"}};
   for (const auto& [from, to] : wrong) {
     std::string text = good;
     text.replace(text.find(from), std::string(from).size(), to);
     std::ofstream(file.file()) << text;
     EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr("name another file, or delete it if it was one")) << from;
+  }
+  for (const auto& [limits, why] : {std::pair("[0.06]", "0.06; it must be above 0"),
+                                    {"[0]", "has 0; it must be above 0"},
+                                    {"[0.02, 0.02]", "0.02 after 0.02"},
+                                    {"[0.01, 0.02]", "0.02 after 0.01"}}) {
+    std::string text = good;
+    const std::string none = "\"attention_limits\": []";
+    text.replace(text.find(none), none.size(), std::string("\"attention_limits\": ") + limits);
+    std::ofstream(file.file()) << text;
+    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr(why)) << limits;
   }
   EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
   EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),

@@ -444,12 +444,18 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
 // none.
 std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& experts, const Int8Calibration& file) {
   const std::vector<double>& known = experts.front().attention_limits;
-  for (size_t i = 0; i < experts.size(); ++i)
-    if (experts[i].attention_limits.empty() || experts[i].attention_limits != known)
+  for (size_t i = 0; i < experts.size(); ++i) {
+    if (experts[i].attention_limits.empty())
       fail(
           "attention_dtype=int8: {} has no error of it, because the {} was measured where the CPU has none; measure it "
           "here with `zoetrope int8`, or leave attention_dtype=int8 out",
           file.file().string(), expert_name(static_cast<int>(i)));
+    if (experts[i].attention_limits != known)
+      fail(
+          "attention_dtype=int8: {} has errors of the {} at other limits than of the {}; measure both again with "
+          "`zoetrope int8`",
+          file.file().string(), expert_name(static_cast<int>(i)), expert_name(0));
+  }
   std::vector<AttentionLimit> limits;
   for (size_t limit = 0; limit < known.size(); ++limit) {
     const auto takes_heads = [&](const Int8Errors& errors) { return int8_attention_error(errors, limit) > 0; };

@@ -305,6 +305,15 @@ def attention_is_part_of_a_budget(cwd):
     document["transformers"][0]["attention_limits"] = at["attention"] = []
     file.write_text(json.dumps(document))
     said_no(generate(cwd, *words, "budget=0.05", "output=a.gif"), "has no error of it", "zoetrope int8")
+    # Experts share a limit.
+    experts = str(pathlib.Path(harness.MODEL).with_name("wan22_t2v"))
+    result = run([harness.PROGRAM, "int8", experts, "num_timesteps=1", f"int8_calibration={file}"], cwd)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(file.read_text())
+    document["transformers"][-1]["attention_limits"][-1] *= 0.5
+    file.write_text(json.dumps(document))
+    result = run([harness.PROGRAM, "generate", experts, *harness.SMALL, *words[:3], "budget=0.5", "output=a.gif"], cwd)
+    said_no(result, "at other limits than", "zoetrope int8")
 
 
 @test
