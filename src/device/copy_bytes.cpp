@@ -25,8 +25,8 @@ constexpr size_t kAhead = 512;
 
 // Two cache lines; `to` is aligned to a line.
 inline void stream_lines(std::byte* to, const std::byte* from) {
-  _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T0);
-  _mm_prefetch(reinterpret_cast<const char*>(from + kAhead + kLine), _MM_HINT_T0);
+  __builtin_prefetch(from + kAhead);
+  __builtin_prefetch(from + kAhead + kLine);
   const auto* source = reinterpret_cast<const __m256i*>(from);
   auto* target = reinterpret_cast<__m256i*>(to);
   const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);

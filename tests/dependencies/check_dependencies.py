@@ -137,6 +137,8 @@ def violations(root):
                 yield f"{inside}: may not name {WAN.search(code).group()}; it takes plain values (KNOWS_WAN)"
             if inside.rsplit(".", 1)[0] in PLANNING and STAGE.search(code):
                 yield f"{inside}: planning may not include {STAGE.search(code).group()}"
+            if "_mm_prefetch(" in code:
+                yield f"{inside}: _mm_prefetch() does not compile in the debug preset; use __builtin_prefetch()"
             if path.suffix == ".h" and "#pragma once" not in code:
                 yield f"{path.relative_to(root)}: a header needs #pragma once"
 
@@ -172,6 +174,7 @@ def self_test():
         "python/bindings/x.cpp": '#include "cli/plan.h"\n',
         "python/bindings/y.cpp": '#include "models/wan/config.h"\n',
         "cli/w.cpp": '#include "python/bindings/bindings.h"\n',
+        "src/kernels/y.cpp": "void f(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }\n",
         "tests/cli/long_test.py": "pass\n" * (MOST_LINES + 1),
     }
     harmless = {

@@ -12,6 +12,7 @@
 #include "kernels/gemm/int8_groups.h"
 #include "kernels/gemm/packed_int8.h"
 #include "kernels/gemm/packed_tile.h"
+#include "kernels/gemm/prefetch.h"
 #include "kernels/simd.h"
 
 namespace zoetrope::kernels {
@@ -180,7 +181,7 @@ inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_
 // without branches in its loops, matrix multiplications took 5 to 13 % less time on Emerald Rapids (AVX-512).
 template <int kRows>
 void multiply_group(const Int8Tile& t) {
-  constexpr int64_t kLine = 64, kStep = 4;  // bytes; terms
+  constexpr int64_t kStep = 4;  // terms
   Ints sums[kRows][kTileVectors];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
@@ -191,8 +192,8 @@ void multiply_group(const Int8Tile& t) {
   const auto multiply_until = [&](int64_t term, const void* soon, auto cache) {
     const auto* line = static_cast<const char*>(soon);
     for (const int8_t* const end = t.x + std::min(term, t.terms); x < end; x += kStep, w += kStep * kPanelColumns) {
-      _mm_prefetch(line, cache);
-      line += kLine;
+      __builtin_prefetch(line, 0, decltype(cache)::value);
+      line += Prefetch::kLine;
       Ints columns[kTileVectors];
 #pragma GCC unroll 4
       for (int j = 0; j < kTileVectors; ++j) columns[j] = load_ints(w + j * kStep * simd::kWidth);
@@ -206,10 +207,10 @@ void multiply_group(const Int8Tile& t) {
       }
     }
   };
-  constexpr std::integral_constant<_mm_hint, _MM_HINT_T0> kL1;
-  constexpr std::integral_constant<_mm_hint, _MM_HINT_T1> kL2;
-  constexpr int64_t kSumLines = kRows * kPanelColumns * static_cast<int64_t>(sizeof(float)) / kLine;
-  const int64_t x_lines = kRows * t.terms / kLine;
+  constexpr std::integral_constant<int, Prefetch::kIntoL1> kL1;
+  constexpr std::integral_constant<int, Prefetch::kIntoL2> kL2;
+  constexpr int64_t kSumLines = kRows * kPanelColumns * static_cast<int64_t>(sizeof(float)) / Prefetch::kLine;
+  const int64_t x_lines = kRows * t.terms / Prefetch::kLine;
   multiply_until(kStep * kSumLines, t.to, kL1);
   multiply_until(kStep * (kSumLines + x_lines), t.x + kRows * t.terms, kL1);
   multiply_until(t.terms, t.next, kL2);

@@ -52,8 +52,8 @@ void pack_rows(std::span<const Row> rows, int64_t k, int64_t terms, BFloat16* to
     for (size_t i = 0; i < kRows; ++i) {
       lines[i] = pairs<From>(rows[i], k, terms);
       const std::byte* next = rows[i] + (k + kStretchTerms) * static_cast<int64_t>(sizeof(From));
-      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-      if constexpr (sizeof(From) == sizeof(float)) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
+      __builtin_prefetch(next);
+      if constexpr (sizeof(From) == sizeof(float)) __builtin_prefetch(next + 64);
     }
   } else {
     for (int64_t i = 0; i < kRows; ++i) {

@@ -112,10 +112,10 @@ void multiply(Task& t, Prefetch& weights, PendingEpilogue& before) {
   }
   const std::byte *x = t.x, *w = t.w;
   for (int64_t step = 0; step < t.steps; ++step, x += kPairBytes, w += kPairBytes) {
-    weights.step<_MM_HINT_T1>();
-    t.out.step<_MM_HINT_T0>();
-    t.residual.step<_MM_HINT_T0>();
-    t.sums.step<_MM_HINT_T0>();
+    weights.step<Prefetch::kIntoL2>();
+    t.out.step<Prefetch::kIntoL1>();
+    t.residual.step<Prefetch::kIntoL1>();
+    t.sums.step<Prefetch::kIntoL1>();
     // Loads first: where two threads share the core they do not overlap with products, and alternating costs 12 % more.
     _tile_loadd(6, x, kLine);
     _tile_loadd(4, w, 2 * kLine);

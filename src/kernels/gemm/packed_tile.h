@@ -31,7 +31,7 @@ void multiply(int64_t depth, const float* x, int64_t x_stride, const float* pane
 #pragma GCC unroll 4
     for (int j = 0; j < kTileVectors; ++j) {
       columns[j] = simd::load(panel + j * simd::kWidth);
-      _mm_prefetch(reinterpret_cast<const char*>(panel + kPrefetch + j * simd::kWidth), _MM_HINT_T0);
+      __builtin_prefetch(panel + kPrefetch + j * simd::kWidth);
     }
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {

@@ -2,8 +2,6 @@
 // another. A prefetch of a page that is not mapped yet does nothing; the first real read of it waits.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -28,11 +26,13 @@ struct Prefetch {
         left(rows * ceil_div(bytes, kLine)),
         each(ceil_div(left, steps)) {}
 
-  // One of _MM_HINT_…, whose type differs between compilers.
-  template <auto kHint>
+  // Localities of __builtin_prefetch.
+  static constexpr int kIntoL1 = 3, kIntoL2 = 2;
+
+  template <int kLocality>
   inline __attribute__((always_inline)) void step() {
     for (int64_t i = std::min(each, left); i > 0; --i, --left) {
-      _mm_prefetch(reinterpret_cast<const char*>(row + at), kHint);
+      __builtin_prefetch(row + at, 0, kLocality);
       at += kLine;
       if (at < row_bytes) continue;
       at = 0;

@@ -66,8 +66,8 @@ void multiply(Task& t, Prefetch& weights) {
   }
   const std::byte *w0 = t.w[0], *w1 = t.w[1], *x = t.x;
   for (int64_t step = 0; step < t.steps; ++step, w0 += t.step_bytes, w1 += t.step_bytes, x += kTileBytes) {
-    weights.step<_MM_HINT_T1>();
-    t.out.step<_MM_HINT_T0>();
+    weights.step<Prefetch::kIntoL2>();
+    t.out.step<Prefetch::kIntoL1>();
     // Loads first, as in packed_amx.cpp.
     _tile_loadd(6, x, kLine);
     _tile_loadd(4, w0, t.row_bytes);

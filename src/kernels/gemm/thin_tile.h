@@ -163,7 +163,7 @@ void multiply_rows(const ThinTile& t) {
   const float *x = t.x, *panel = t.panel;
   int64_t k = 0;
   for (; k + 8 <= t.depth; k += 8) {
-    t.next_weights->step<_MM_HINT_T1>();
+    t.next_weights->step<Prefetch::kIntoL2>();
     for (int i = 0; i < 8; ++i, x += kRows, panel += kColumns) add_term<kRows>(x, panel, sums);
   }
   for (; k < t.depth; ++k, x += kRows, panel += kColumns) add_term<kRows>(x, panel, sums);
