@@ -135,22 +135,21 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
                                                        {"zoetrope_int8", "format"},
                                                        {"}", ""},
                                                        {"\"attention_limits\": []", "\"attention_limits\": [0.05]"}};
-  for (const auto& [from, to] : wrong) {
+  const auto error_with = [&](const std::string& from, const std::string& to) {
     std::string text = good;
-    text.replace(text.find(from), std::string(from).size(), to);
+    text.replace(text.find(from), from.size(), to);
     std::ofstream(file.file()) << text;
-    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr("name another file, or delete it if it was one")) << from;
-  }
+    return error_of([&] { file.entries(); });
+  };
+  for (const auto& [from, to] : wrong)
+    EXPECT_THAT(error_with(from, to), HasSubstr("name another file, or delete it if it was one")) << from;
   for (const auto& [limits, why] : {std::pair("[0.06]", "0.06; it must be above 0"),
                                     {"[0]", "has 0; it must be above 0"},
+                                    {"[1, 2]", "has 1; it must be above 0"},
                                     {"[0.02, 0.02]", "0.02 after 0.02"},
-                                    {"[0.01, 0.02]", "0.02 after 0.01"}}) {
-    std::string text = good;
-    const std::string none = "\"attention_limits\": []";
-    text.replace(text.find(none), none.size(), std::string("\"attention_limits\": ") + limits);
-    std::ofstream(file.file()) << text;
-    EXPECT_THAT(error_of([&] { file.entries(); }), HasSubstr(why)) << limits;
-  }
+                                    {"[0.01, 0.02]", "0.02 after 0.01"}})
+    EXPECT_THAT(error_with("\"attention_limits\": []", std::string("\"attention_limits\": ") + limits), HasSubstr(why))
+        << limits;
   EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
   EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),
               HasSubstr("/proc/nowhere"));
