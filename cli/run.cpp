@@ -100,24 +100,25 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Ranks that a job's messages say are lost: its own and mpirun's.
+// Ranks that a job's messages say are lost. mpirun names the rank that ended first, and then ends the others; a rank
+// that still runs sees those ended too. So its word counts only where mpirun names none, as where a host is gone.
 class LostRanks {
  public:
   void look(const std::string& line) {
     static const std::regex dead(R"(rank (\d+) on \S+ is (?:dead|stalled))"), more(R"(; so are ranks ([\d, ]+))"),
         ended(R"(process rank (\d+) with PID \d+ on node \S+ exited on signal)"), number(R"(\d+)");
     std::smatch found;
-    for (const std::regex* one : {&dead, &ended})
-      if (std::regex_search(line, found, *one)) ranks_.insert(std::stoi(found[1]));
+    if (std::regex_search(line, found, ended)) named_by_mpirun_.insert(std::stoi(found[1]));
+    if (std::regex_search(line, found, dead)) named_by_ranks_.insert(std::stoi(found[1]));
     if (!std::regex_search(line, found, more)) return;
     const std::string others = found[1];
     for (std::sregex_iterator at(others.begin(), others.end(), number), end; at != end; ++at)
-      ranks_.insert(std::stoi(at->str()));
+      named_by_ranks_.insert(std::stoi(at->str()));
   }
-  const std::set<int>& ranks() const { return ranks_; }
+  const std::set<int>& ranks() const { return named_by_mpirun_.empty() ? named_by_ranks_ : named_by_mpirun_; }
 
  private:
-  std::set<int> ranks_;
+  std::set<int> named_by_mpirun_, named_by_ranks_;
 };
 
 // A running mpirun, whose standard error is read here and passed on.
