@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "base/error.h"
 #include "io/block_encoders.h"
@@ -115,7 +116,9 @@ class ScaledEncoder final : public TensorEncoder {
       : code_(code), widen_(widen), largest_code_(largest_code), least_scale_(least_scale) {}
   bool observes() const override { return true; }
   void observe(IndexRange range, const float* values) override {
-    largest_ = std::max(largest_, largest_of(values, range.size()));
+    const float largest = largest_of(values, range.size());
+    const std::lock_guard lock(mutex_);
+    largest_ = std::max(largest_, largest);
     scale_ = std::max(largest_ / largest_code_, least_scale_);
     if (scale_ == 0) scale_ = 1;
   }
@@ -133,6 +136,7 @@ class ScaledEncoder final : public TensorEncoder {
   std::byte (*code_)(float);
   void (*widen_)(const std::byte*, int64_t, float*);
   float largest_code_, least_scale_;
+  std::mutex mutex_;  // of what observe() changes
   float largest_ = 0, scale_ = 1;
 };
 
@@ -144,7 +148,9 @@ class RowEncoder final : public TensorEncoder {
   bool observes() const override { return true; }
   void observe(IndexRange range, const float* values) override {
     each_row(range, [&](size_t row, IndexRange part) {
-      scales_[row] = std::max(scales_[row], largest_of(values + part.begin, part.size()) / kLargestInt8);
+      const float scale = largest_of(values + part.begin, part.size()) / kLargestInt8;
+      const std::lock_guard lock(mutex_);  // a row may be in two parts
+      scales_[row] = std::max(scales_[row], scale);
     });
   }
   size_t bytes(int64_t elements) const override { return static_cast<size_t>(elements); }
@@ -176,6 +182,7 @@ class RowEncoder final : public TensorEncoder {
     }
   }
   int64_t columns_;
+  std::mutex mutex_;  // of scales_ in observe()
   std::vector<float> scales_;
 };
 
@@ -287,7 +294,9 @@ class NvEncoder final : public TensorEncoder {
       : runs_(shape[1] / kNvRun), order_(shape[0], runs_), scales_(static_cast<size_t>(order_.size())) {}
   bool observes() const override { return true; }
   void observe(IndexRange range, const float* values) override {
-    largest_ = std::max(largest_, largest_of(values, range.size()));
+    const float largest = largest_of(values, range.size());
+    const std::lock_guard lock(mutex_);
+    largest_ = std::max(largest_, largest);
     second_ = largest_ / (kLargestE4M3 * kLargestE2M1);
     if (second_ == 0) second_ = 1;
   }
@@ -330,6 +339,7 @@ class NvEncoder final : public TensorEncoder {
   int64_t runs_;
   RunOrder order_;
   std::vector<std::byte> scales_;
+  std::mutex mutex_;  // of what observe() changes
   float largest_ = 0, second_ = 1;
 };
 

@@ -49,7 +49,7 @@ const std::vector<NumberFormatInfo>& number_formats();
 const NumberFormatInfo& info_of(NumberFormat format);
 const NumberFormatInfo* find_number_format(std::string_view word);  // null for any other word
 
-// For one tensor. encode() and decode() may be called by several threads for parts of their own.
+// For one tensor. observe(), encode() and decode() may be called by several threads for parts of their own.
 class TensorEncoder {
  public:
   // A multiple of what any format encodes together: ranges begin and end at multiples of it, or at the tensor's end.
@@ -60,7 +60,7 @@ class TensorEncoder {
   TensorEncoder& operator=(const TensorEncoder&) = delete;
   virtual ~TensorEncoder() = default;
 
-  // Whether observe() must be called before encode(), with all elements in their order, in as many calls as wanted.
+  // Whether observe() must be called before encode(), with all elements, in as many calls as wanted.
   virtual bool observes() const { return false; }
   virtual void observe(IndexRange, const float*) {}
 

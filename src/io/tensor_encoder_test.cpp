@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "io/scaled_tensor.h"
@@ -25,8 +26,9 @@ Encoded encode(NumberFormat format, const Shape& shape, const std::vector<float>
   const IndexRange all{0, std::ssize(values)};
   if (result.encoder->observes()) {
     const int64_t half = all.end / 2 / TensorEncoder::kTogether * TensorEncoder::kTogether;
-    result.encoder->observe({0, half}, values.data());
+    std::thread other([&] { result.encoder->observe({0, half}, values.data()); });
     result.encoder->observe({half, all.end}, values.data() + half);
+    other.join();
   }
   result.codes.resize(result.encoder->bytes(all.size()));
   result.encoder->encode(all, values.data(), result.codes.data());

@@ -88,7 +88,9 @@ class Conversion {
     if (encoder->observes()) {
       pieces(tensor, [&](IndexRange piece) {
         read(tensor, piece);
-        encoder->observe(piece, values_.data());
+        parts(piece.size(), [&](IndexRange part) {
+          encoder->observe({piece.begin + part.begin, piece.begin + part.end}, values_.data() + part.begin);
+        });
       });
     }
     Errors errors;
