@@ -48,7 +48,11 @@ class RankEncoder {
         heartbeat_(*listeners_, kHeartbeat),
         stream_(stage.threads_of_each(std::min(count_, world.ranks_in_this_process())),
                 {stage.trace, world.rank(), trace::kComputeLane}) {
-    if (encodes_) encoder_.emplace(load_vae(stage, encoders_.get(), shared, wan::VaeParts::kEncoder));
+    if (!encodes_) return;
+    const auto tick = [this] {
+      if (waiting_) heartbeat_.beat();
+    };
+    encoder_.emplace(load_vae(stage, encoders_.get(), shared, wan::VaeParts::kEncoder, tick));
   }
 
   // The normalised mean [z, T, h, w] of a clip, on every rank. Collective.
@@ -117,7 +121,7 @@ class RankEncoder {
   const std::unique_ptr<comm::Communicator> encoders_;
   const bool waiting_;  // rank 0, and the ranks that have no rows
   const std::unique_ptr<comm::Communicator> listeners_;
-  RankHeartbeat heartbeat_;  // ranks without rows receive a message per frame of a long clip
+  RankHeartbeat heartbeat_;  // ranks without rows receive a message per weight, and per frame of a long clip
   Stream stream_;
   std::optional<wan::VaeEncoder> encoder_;
 };

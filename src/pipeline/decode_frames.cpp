@@ -319,7 +319,10 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbea
 
 void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, SharedVae& shared,
                const TensorView& latents, const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled) {
-  const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, &decoders, shared, wan::VaeParts::kDecoder);
+  const auto tick = [&] {
+    if (listeners != nullptr) listeners->beat();
+  };
+  const auto weights = load_vae(stage, &decoders, shared, wan::VaeParts::kDecoder, tick);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto video = static_cast<int64_t>(i);
     wan::VaeDecoder decoder(weights);
@@ -407,7 +410,8 @@ void Preview::after(const Denoiser::StepDone& done, int64_t before) {
 
 void Preview::show(const Denoiser::StepDone& done, int64_t steps, const std::function<void()>& tick) {
   const wan::VaeConfig& config = stage_.model.vae_config;
-  if (!decoder_) decoder_ = std::make_unique<Decoder>(load_vae(stage_, nullptr, shared_, wan::VaeParts::kDecoder));
+  if (!decoder_)
+    decoder_ = std::make_unique<Decoder>(load_vae(stage_, nullptr, shared_, wan::VaeParts::kDecoder, tick));
   const auto of_first = [&](const TensorView& all) {
     return all.slice(0, 0, 1).slice(2, stage_.plan.references, all.extent(2));
   };

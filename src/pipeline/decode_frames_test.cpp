@@ -61,15 +61,15 @@ struct Job {
     for (int64_t i = 0; i < latents.size(); ++i)
       latents.data<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 0.01f * static_cast<float>(i % 97));
     Writer writer(options, meanwhile);
-    SharedVae shared;
     comm::run_ranks(ranks,
                     [&](comm::Communicator& world) {
                       trace::Timing timing;
-                      const FrameOutput output{world.rank() == 0 ? &writer : nullptr, {}, {}, {.frames = 17}};
+                      const DecodedPart part{.frames = 17, .last = last};
+                      const FrameOutput output{world.rank() == 0 ? &writer : nullptr, {}, {}, part};
                       parallel::ParallelLayout layout;
                       layout.vae_ranks = decoding_ranks(options, plan, model, world.size());
                       const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
-                      decode_frames(stage, world, shared, latents, {output});
+                      decode_frames(stage, world, vae, latents, {output});
                     },
                     {.timeout_seconds = 60, .trace = trace});
     return writer.frames;
@@ -79,6 +79,8 @@ struct Job {
   GenerateOptions options;
   Callbacks callbacks;
   RunPlan plan;
+  bool last = true;
+  SharedVae vae{true};  // read by the first decode()
 };
 
 TEST(DecodeFrames, AnyNumberOfRanksGivesTheFramesOfOne) {
@@ -115,6 +117,7 @@ int waits_of_rank(int64_t rank, std::string_view name, const trace::Trace& trace
 // output is blocked until rank 0 has waited for many of its ticks, and the heartbeats of that wait must have arrived.
 TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
   Job job;
+  job.decode(1);
   // Every rank asks once a frame it takes, so that beyond these all questions are ticks of rank 0's wait.
   constexpr int kRanks = 3, kFrames = 17, kTicks = 5, kEnough = kRanks * kFrames + kTicks;
   std::atomic<int> asked = 0;
@@ -137,6 +140,18 @@ TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
   EXPECT_GE(waits_of_rank(1, "heartbeat of the output", trace), kFrames + kTicks);
 }
 
+TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatReadsTheVae) {
+  Job job;
+  job.options.vae_parallel = 1;
+  job.last = false;
+  constexpr int kWeights = 20;
+  std::atomic<int> asked = 0;
+  job.callbacks.cancelled = [&] { return ++asked > kWeights; };
+  trace::Trace trace;
+  EXPECT_THAT(error_of([&] { job.decode(2, {}, &trace); }), HasSubstr("interrupted while reading the VAE"));
+  EXPECT_GE(waits_of_rank(1, "heartbeat of decoding", trace), kWeights);
+}
+
 TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {
   Job job;
   for (const int ranks : {1, 3}) {
@@ -151,6 +166,7 @@ TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {
 
 TEST(DecodeFrames, AnInterruptOnAnyRankEndsAll) {
   Job job;
+  job.decode(1);
   std::atomic<int> asked = 0;
   job.callbacks.cancelled = [&] { return ++asked > 7; };
   for (const int ranks : {1, 3}) {

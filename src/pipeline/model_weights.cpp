@@ -141,7 +141,7 @@ void ExpertWeights::report(int expert) const {
 }
 
 std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Communicator* coders, SharedVae& shared,
-                                                wan::VaeParts part) {
+                                                wan::VaeParts part, const std::function<void()>& tick) {
   const trace::Timing::Scope scope(stage.timing, "Load/VAE");
   io::Weights::Loading loading;
   std::unique_ptr<comm::Communicator> loaders;  // where ranks are processes
@@ -152,18 +152,25 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
     if (known) loaders.reset();
     else loading.sharing = share_host(*loaders);
   }
-  return shared.get([&] {
+  const auto on = [&] {
+    if (stage.callbacks.cancelled && stage.callbacks.cancelled())
+      fail("interrupted while reading the VAE; nothing was written");
+    if (tick) tick();
+  };
+  const auto load = [&] {
     const int threads = comm::process_threads(stage.options.threads);
     const wan::VaeUse use{part, stage.options.vae_dtype, convolution_of(stage.options)};
     auto made = std::make_shared<const wan::VaeWeights>(
         stage.model.vae_config,
         std::make_shared<const io::Weights>(stage.model.vae.source(threads), std::move(loading)), use, threads, [&] {
+          on();
           // Processes read at different speeds: they load tensor by tensor together, as the transformer's do.
           if (loaders != nullptr) loaders->barrier();
         });
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
-  });
+  };
+  return shared.get(load, on);
 }
 
 }  // namespace zoetrope::pipeline

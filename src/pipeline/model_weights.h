@@ -92,8 +92,10 @@ class ExpertWeights {
 // Half of the VAE, as the ranks of one process share it: the encoder for conditions, or the decoder for frames.
 using SharedVae = SharedOnce<const wan::VaeWeights>;
 // Collective over `coders`, the ranks that run it; null: this one alone does. Those of a host that have yet to load it
-// keep one copy. Notes the seconds of loading. Throws Error where files are not what they were when they were opened.
+// keep one copy. Notes the seconds of loading. `tick`: after every weight that this process reads, or every tenth of a
+// second while another rank does. Throws Error where files are not what they were when they were opened, and when the
+// stage's callback cancels.
 std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Communicator* coders, SharedVae& shared,
-                                                wan::VaeParts part);
+                                                wan::VaeParts part, const std::function<void()>& tick = {});
 
 }  // namespace zoetrope::pipeline

@@ -2,6 +2,9 @@
 // releases it, or kept for the next run.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -13,14 +16,24 @@ class SharedOnce {
   explicit SharedOnce(bool keeps = false) : keeps_(keeps) {}
 
   // make() → std::shared_ptr<T>; ranks that ask meanwhile wait for it. When make() throws, the next to ask tries again.
+  // `tick` is called now and then by those that wait; what it throws ends the wait.
   template <typename Make>
-  std::shared_ptr<T> get(Make&& make) {
-    const std::lock_guard lock(mutex_);
+  std::shared_ptr<T> get(Make&& make, const std::function<void()>& tick = {}) {
+    std::unique_lock lock(mutex_);
+    while (is_made_) {
+      constexpr std::chrono::milliseconds kBetweenTicks{100};
+      made_.wait_for(lock, kBetweenTicks);
+      if (!is_made_ || !tick) continue;
+      lock.unlock();
+      tick();
+      lock.lock();
+    }
     std::shared_ptr<T> value = value_.lock();
     if (!value) {
+      const Making making(*this, lock);
       value = make();
-      value_ = value;
     }
+    value_ = value;
     if (keeps_) kept_ = value;
     return value;
   }
@@ -41,7 +54,29 @@ class SharedOnce {
   }
 
  private:
+  // Makes it without the lock, which is held before and after.
+  class Making {
+   public:
+    Making(SharedOnce& shared, std::unique_lock<std::mutex>& lock) : shared_(shared), lock_(lock) {
+      shared_.is_made_ = true;
+      lock_.unlock();
+    }
+    ~Making() {
+      lock_.lock();
+      shared_.is_made_ = false;
+      shared_.made_.notify_all();
+    }
+    Making(const Making&) = delete;
+    Making& operator=(const Making&) = delete;
+
+   private:
+    SharedOnce& shared_;
+    std::unique_lock<std::mutex>& lock_;
+  };
+
   std::mutex mutex_;
+  std::condition_variable made_;
+  bool is_made_ = false;  // by a rank at this moment
   bool keeps_;
   std::weak_ptr<T> value_;
   std::shared_ptr<T> kept_;
