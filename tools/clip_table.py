@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/cpu.md: seconds of a clip, as the planner predicts them from what was measured on this machine.
+"""The table of docs/cpu.md: the time of a clip, as the planner predicts them from what was measured on this machine.
 
     clip_table.py PROGRAM [key=value…]    prints Markdown; further words go to every `zoetrope plan`, as hardware=FILE
 
@@ -29,22 +29,24 @@ def best(program, words):
         return json.loads(path.read_text())["plans"][0]["candidates"][0]
 
 
-def duration(seconds):
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+def minutes(seconds):
+    return f"{seconds / 60:.0f}"
+
+
+def hours(seconds):
+    return f"{seconds / 3600:.{1 if seconds >= 3600 else 2}f}"
 
 
 def main(program, *words):
-    columns = ("model", "clip", "dtype", "memory", "text", "forward", "VAE", "4 steps", "50 steps")
+    columns = ("model", "clip", "dtype", "GB", "text, s", "forward, min", "VAE, min", "4 steps, h", "50 steps, h")
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for model, height, width, frames in CLIPS:
         for name, dtype in DTYPES:
             clip = (model, f"height={height}", f"width={width}", f"num_frames={frames}", *COMMON, *dtype, *words)
             four, fifty = (best(program, (*clip, *steps)) for steps in (("recipe=lightning_4",), ("num_inference_steps=50",)))
-            cells = (model, f"{width} × {height} × {frames}", name, f"{fifty['bytes_per_rank'] / 1e9:.1f} GB",
-                     duration(four["seconds_text_encoder"]), duration(four["seconds_per_step"]),
-                     duration(four["seconds_vae"]), duration(four["seconds_total"]), duration(fifty["seconds_total"]))
+            cells = (model, f"{width} × {height} × {frames}", name, f"{fifty['bytes_per_rank'] / 1e9:.1f}",
+                     f"{four['seconds_text_encoder']:.0f}", minutes(four["seconds_per_step"]),
+                     minutes(four["seconds_vae"]), hours(four["seconds_total"]), hours(fifty["seconds_total"]))
             print("| " + " | ".join(cells) + " |")
 
 

@@ -86,7 +86,7 @@ def step_hours(program, name):
                 best = json.loads(path.read_text())["plans"][0]["candidates"][0]
                 hours.append(best["seconds_per_step"] / 3600)
     first, last = (f"{h:.2f}" for h in (max(hours), min(hours)))
-    return f"{last} h" if first == last else f"{last} to {first} h"
+    return last if first == last else f"{last} to {first}"
 
 
 def input_words(name, folder):
@@ -174,13 +174,13 @@ def memory_rows(program, name):
 
 
 def print_run_table(program, models):
-    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | download | one device | each of eight |")
+    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | download, GB | one device | each of eight |")
     print("|---|---|---|---|---|---|---|")
     for name, title, folder, inputs in models:
         text, best = plan(program, name, HARDWARE)
         command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
-        memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
-        print(f"| {title} | {described(text)} | `{folder}` | `{command}` | {download(program, name):.0f} GB | "
+        memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f}" if best.get(n) else "does not fit" for n in DEVICES]
+        print(f"| {title} | {described(text)} | `{folder}` | `{command}` | {download(program, name):.0f} | "
               f"{' | '.join(memory)} |")
 
 
@@ -188,7 +188,7 @@ def print_memory_table(program, models):
     alike = {}
     for name, title, *_ in models:
         alike.setdefault(memory_rows(program, name), []).append(title)
-    print("| Wan | weights | " + " | ".join(f"{gigabytes} GB" for gigabytes in MACHINES) + " | a step |")
+    print("| Wan | weights | " + " | ".join(f"{gigabytes} GB" for gigabytes in MACHINES) + " | a step, h |")
     print("|---|---|" + "---|" * len(MACHINES) + "---|")
     for rows, titles in alike.items():
         for i, row in enumerate(rows):
