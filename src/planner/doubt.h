@@ -25,7 +25,7 @@ struct Doubts {
 };
 
 // `ranking` is search(question). Empty if nothing fits or the profile assumes nothing. Takes two searches per
-// assumed figure.
+// assumed figure, on all cores.
 Doubts doubts(const Question& question, const Ranking& ranking);
 
 }  // namespace zoetrope::planner

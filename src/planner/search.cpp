@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -540,13 +541,16 @@ class Search {
 
 std::function<Workload(const ParallelLayout&, int)> remembered(
     std::function<Workload(const ParallelLayout&, int)> memory) {
-  using Key = std::array<int, 7>;
-  return [memory = std::move(memory), known = std::make_shared<std::map<Key, Workload>>()](const ParallelLayout& layout,
-                                                                                           int ranks_here) {
-    const Key key = {layout.data,       layout.context.ranks(), layout.tensor, layout.vae_ranks,
-                     layout.text_ranks, layout.weight_shards,   ranks_here};
-    auto found = known->find(key);
-    if (found == known->end()) found = known->emplace(key, memory(layout, ranks_here)).first;
+  struct Known {
+    std::mutex mutex;
+    std::map<std::array<int, 7>, Workload> workloads;
+  };
+  return [memory = std::move(memory), known = std::make_shared<Known>()](const ParallelLayout& layout, int ranks_here) {
+    const std::array key = {layout.data,       layout.context.ranks(), layout.tensor, layout.vae_ranks,
+                            layout.text_ranks, layout.weight_shards,   ranks_here};
+    const std::lock_guard lock(known->mutex);
+    auto found = known->workloads.find(key);
+    if (found == known->workloads.end()) found = known->workloads.emplace(key, memory(layout, ranks_here)).first;
     return found->second;
   };
 }

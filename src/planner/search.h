@@ -89,7 +89,7 @@ struct Ranking {
 };
 
 // Question::memory with a cache: making a workload costs as much as simulating a step. For one question with any
-// hardware.
+// hardware. Any thread.
 std::function<Workload(const parallel::ParallelLayout&, int)> remembered(
     std::function<Workload(const parallel::ParallelLayout&, int)> memory);
 
