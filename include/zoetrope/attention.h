@@ -116,7 +116,7 @@ struct StrategyOptions {
   bool deterministic = false;
   KVExchange kv_exchange_dtype = KVExchange::kAsComputed;
   AttentionDtype attention_dtype = AttentionDtype::kAsComputed;
-  double attention_int8_limit = kInt8Limit;
+  std::optional<double> attention_int8_limit;  // unset: kInt8Limit
 };
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name

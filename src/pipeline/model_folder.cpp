@@ -487,8 +487,8 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   const bool attention = strategy.attention_dtype == attention::AttentionDtype::kInt8;
   const bool blocks = options.dtype == DType::kI8;
   attention::check_attention_dtype(strategy.attention_dtype, activation_dtype(options));
-  if (attention && strategy.attention_int8_limit != attention::kInt8Limit)
-    fail("attention_int8_limit={}: {} chooses it; leave one of the two out", strategy.attention_int8_limit,
+  if (attention && strategy.attention_int8_limit)
+    fail("attention_int8_limit={}: {} chooses it; leave one of the two out", *strategy.attention_int8_limit,
          options.budget ? "budget=" : "int8_layers=auto");
   const bool named = !options.int8_calibration.empty();
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());

@@ -216,7 +216,7 @@ GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
     // What MagCache and TeaCache add up is the share by which what they reuse is off. Errors add up as squares.
     o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
   }
-  if (model.attention_int8_limit) o.strategy.attention_int8_limit = *model.attention_int8_limit;
+  if (model.attention_int8_limit) o.strategy.attention_int8_limit = model.attention_int8_limit;
   o.budget.reset();
   o.int8_calibration.clear();
   return o;

@@ -143,8 +143,8 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (run.strategy.kv_exchange_dtype != parallel::KVExchange::kAsComputed)
     settings.push_back(fmt::format("kv_exchange_dtype={}", kv_exchange_name(run.strategy.kv_exchange_dtype)));
   if (run.strategy.attention_dtype == attention::AttentionDtype::kInt8) settings.emplace_back("attention_dtype=int8");
-  if (run.strategy.attention_int8_limit != attention::kInt8Limit)
-    settings.push_back(fmt::format("attention_int8_limit={}", run.strategy.attention_int8_limit));
+  if (run.strategy.attention_int8_limit)
+    settings.push_back(fmt::format("attention_int8_limit={}", *run.strategy.attention_int8_limit));
   const attention::ShardWeights& weights = run.strategy.shard_weights;
   if (weights.automatic) settings.emplace_back("shard_weights=auto");
   if (!weights.fixed.empty()) settings.push_back(fmt::format("shard_weights={}", fmt::join(weights.fixed, ",")));
