@@ -88,7 +88,7 @@ class PipelineBench {
     if (settings.recipe != kNoRecipe && settings.num_inference_steps)
       fail("num_inference_steps={}: recipe={} has steps of its own; leave one of them out",
            *settings.num_inference_steps, settings.recipe);
-    if (settings.recipe != kNoRecipe) pipeline::apply_recipe(settings.recipe, recipe_);
+    if (settings.recipe != kNoRecipe) pipeline::describe_options(recipe_).set("recipe", settings.recipe, kCommandLine);
     open({}).describe(requests(1, 0).front());  // refuses the model and the size, whatever the strategy is
     if (settings.strategies != "all")
       for (const NamedStrategy& named : strategies_)

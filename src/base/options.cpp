@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
@@ -115,6 +116,9 @@ size_t end_of_setting(const std::string& text, const std::string& name, const st
   }
   return std::string::npos;
 }
+
+// Ends the origin of a setting that came with `key`.
+std::string with(std::string_view key) { return fmt::format(", with {}", key); }
 
 }  // namespace
 
@@ -293,10 +297,12 @@ OptionSet& OptionSet::checked(const char* name, std::function<void(std::string_v
   return *this;
 }
 
-OptionSet& OptionSet::accompanied(const char* name, std::function<Settings(std::string_view value)> brings) {
+OptionSet& OptionSet::accompanied(const char* name, Brought brought,
+                                  std::function<Settings(std::string_view value)> brings) {
   Option* option = find(name);
   ZT_CHECK(option != nullptr, "option {}", name);
   option->brings = std::move(brings);
+  option->brought = brought;
   return *this;
 }
 
@@ -356,10 +362,11 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     for (const auto& [target, text] : *settings) set(target, text, fmt::format("{}, as {}", origin, key));
     return;
   }
+  option->given = true;
   if (value == kDefaultValue && !option->prose) {
     if (option->reset) option->reset();
     option->origin.clear();
-    return;
+    return take_back_companions(*option);
   }
   try {
     option->parse(value);
@@ -367,9 +374,35 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     fail("{}: {}={}: {}", origin, key, value, error.what());
   }
   option->origin = origin;
-  if (!option->brings) return;
-  for (const auto& [target, text] : option->brings(value))
-    if (this->origin(target).empty()) set(target, text, fmt::format("{}, with {}", origin, key));
+  if (option->brings) bring_companions(*option, value, origin);
+}
+
+void OptionSet::take_back_companions(Option& option) {
+  for (const Companion& companion : std::exchange(option.companions, {})) {
+    Option& target = *find(companion.key);
+    const bool same =
+        companion.text == kDefaultValue ? target.origin.empty() : target.origin.ends_with(with(option.name));
+    if (!same) continue;
+    if (companion.origin_before.empty()) set(companion.key, kDefaultValue, "");
+    else set(companion.key, companion.text_before, companion.origin_before);
+  }
+}
+
+void OptionSet::bring_companions(Option& option, std::string_view value, const std::string& origin) {
+  take_back_companions(option);
+  for (const auto& [key, text] : option.brings(value)) {
+    const Option* target = find(key);
+    ZT_CHECK(target != nullptr, "option {}", key);
+    if (option.brought == Brought::kUnset && !target->origin.empty()) continue;
+    option.companions.push_back({key, text, target->print(), target->origin});
+    set(key, text, origin + with(option.name));
+  }
+}
+
+bool OptionSet::is_given(std::string_view key) const {
+  const Option* option = find(key);
+  ZT_CHECK(option != nullptr, "option {}", key);
+  return option->given;
 }
 
 void OptionSet::set_argument(std::string_view argument) {

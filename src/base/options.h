@@ -78,8 +78,10 @@ class OptionSet {
                         std::function<std::optional<Settings>(std::string_view value)> translate);
   // A mapping that is for people and other programs: `check` throws Error where it has not its form.
   OptionSet& checked(const char* name, std::function<void(std::string_view)> check);
-  // With each value that `name` is set to come those settings that `brings` returns, unless their keys were set before.
-  OptionSet& accompanied(const char* name, std::function<Settings(std::string_view value)> brings);
+  // With each value that `name` is set to come those settings that `brings` returns: all of them, or those whose keys
+  // were not set before. The next value, kDefaultValue too, takes back what was not set again since.
+  enum class Brought : uint8_t { kAll, kUnset };
+  OptionSet& accompanied(const char* name, Brought brought, std::function<Settings(std::string_view value)> brings);
   // Keys of other programs that change nothing here, whatever they say.
   OptionSet& ignored(const std::vector<const char*>& names);
   // `name`, a key of this program too, means something else in YAML files of another, which have the key `mark`: there
@@ -97,6 +99,8 @@ class OptionSet {
 
   // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty if it has its default.
   std::string origin(std::string_view key) const;
+  // Whether it was set, also to its default.
+  bool is_given(std::string_view key) const;
   // The ignored keys that were set, in the order of the first time.
   const std::vector<std::string>& ignored_keys() const { return ignored_; }
   bool knows(std::string_view key) const { return find(key) != nullptr; }
@@ -115,6 +119,10 @@ class OptionSet {
   std::string values() const;
 
  private:
+  // A setting that came with another, and what it replaced.
+  struct Companion {
+    std::string key, text, text_before, origin_before;
+  };
   struct Option {
     std::string name;
     std::string help;
@@ -126,6 +134,9 @@ class OptionSet {
     bool prose = false;
     std::function<std::optional<Settings>(std::string_view)> translate;
     std::function<Settings(std::string_view)> brings;
+    Brought brought = Brought::kAll;
+    std::vector<Companion> companions;  // of its value
+    bool given = false;
     bool mapping = false;                         // YAML may give a mapping of scalars
     char after_item = 0;                          // YAML may give a sequence of scalars, with this after each
     std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin
@@ -140,6 +151,8 @@ class OptionSet {
   bool is_ignored_beside(const std::function<bool(const std::string&)>& has, std::string_view key,
                          std::string_view value) const;
   void note_ignored(std::string_view key);
+  void take_back_companions(Option& option);
+  void bring_companions(Option& option, std::string_view value, const std::string& origin);
   Option& add(const char* name, const char* help);
   template <typename Field>
   Option& add(const char* name, const char* help, Field& field, std::string range,

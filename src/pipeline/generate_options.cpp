@@ -170,12 +170,13 @@ OptionSet describe_options(GenerateOptions& o) {
       .numbers("timesteps", o.timesteps, {0, 1e6}, "noise levels as sigmas, times 1000")
       .value<std::string>(
           "recipe", o.recipe, fmt::format("{}", fmt::join(recipe_names(), ", ")),
-          [&o](std::string_view name) {
-            apply_recipe(std::string(name), o);
+          [](std::string_view name) {
+            recipe_settings(name);  // throws for a wrong name
             return std::string();
           },
           [](const std::string&) { return std::string(); },
           "settings of a distilled model; lightning_4: lightx2v's, four steps without guidance")
+      .accompanied("recipe", OptionSet::Brought::kAll, recipe_settings)
       .integer("seed", o.seed, {-1, INT64_MAX},
                "seed of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and prints it")
       .integer("max_sequence_length", o.max_sequence_length, {1, 512},

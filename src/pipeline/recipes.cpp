@@ -10,16 +10,12 @@ namespace zoetrope::pipeline {
 
 std::vector<std::string> recipe_names() { return {"lightning_4"}; }
 
-void apply_recipe(const std::string& name, GenerateOptions& options) {
+OptionSet::Settings recipe_settings(std::string_view name) {
   const std::vector<std::string> names = recipe_names();
   if (std::find(names.begin(), names.end(), name) == names.end())
     fail("'{}' is unknown; there is: {}", name, fmt::join(names, ", "));
-  options.sigmas = {1, 0.75, 0.5, 0.25};
-  options.timesteps.clear();
-  options.flow_shift = 5;
-  options.scheduler = sampling::SolverKind::kFlowMatchEuler;
-  options.guidance_scale = 1;
-  options.guidance_scale_2.reset();
+  return {{"sigmas", "1,0.75,0.5,0.25"},     {"timesteps", kDefaultValue}, {"flow_shift", "5"},
+          {"scheduler", "flow_match_euler"}, {"guidance_scale", "1"},      {"guidance_scale_2", kDefaultValue}};
 }
 
 }  // namespace zoetrope::pipeline

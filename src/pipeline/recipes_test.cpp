@@ -5,6 +5,7 @@
 #include "zoetrope/error.h"
 
 #include "models/sampling/solver.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -38,6 +39,21 @@ TEST(Recipes, LaterKeysWinAndEarlierOnesGiveWay) {
   EXPECT_EQ(options_of({{"flow_shift", "3"}, {"recipe", "lightning_4"}}).flow_shift, 5);
   EXPECT_EQ(options_of({{"guidance_scale_2", "3"}, {"recipe", "lightning_4"}}).guidance_scale_2, std::nullopt);
   EXPECT_EQ(options_of({{"height", "96"}, {"recipe", "lightning_4"}}).height, 96);
+}
+
+TEST(Recipes, CanBeTakenBack) {
+  const auto changed = [](const std::vector<std::pair<const char*, const char*>>& words) {
+    return changed_settings(options_of(words));
+  };
+  EXPECT_EQ(changed({{"recipe", "lightning_4"}, {"recipe", "default"}}), changed({}));
+  EXPECT_EQ(changed({{"recipe", "lightning_4"}, {"flow_shift", "3"}, {"recipe", "default"}}),
+            changed({{"flow_shift", "3"}}));
+  EXPECT_EQ(changed({{"flow_shift", "3"},
+                     {"timesteps", "900,500"},
+                     {"recipe", "lightning_4"},
+                     {"recipe", "lightning_4"},
+                     {"recipe", "default"}}),
+            changed({{"flow_shift", "3"}, {"timesteps", "900,500"}}));
 }
 
 // What was said by a recipe is said by the keys: settings that are read again are the same, in any order.

@@ -82,7 +82,7 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   for (const std::string& key : settings.keys()) {
     if (!set.knows(key)) fail("{}: there is no key '{}' in this version", file.string(), key);
     if (key == kRanks ? comm::launched_by_mpi() : now != before && says_how_ranks_are_used(key)) continue;
-    if (set.origin(key).empty()) set.set(key, settings.get<std::string>(key), file.string());
+    if (!set.is_given(key)) set.set(key, settings.get<std::string>(key), file.string());
   }
 }
 

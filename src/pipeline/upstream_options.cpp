@@ -240,7 +240,7 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
       return {};
     });
   }
-  set.accompanied("cache", [mag](std::string_view value) {
+  set.accompanied("cache", OptionSet::Brought::kUnset, [mag](std::string_view value) {
     return value == "mag" ? Settings(mag->figures.begin(), mag->figures.end()) : Settings();
   });
   set.or_list("mag_ratios_base");

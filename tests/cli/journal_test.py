@@ -70,10 +70,10 @@ def a_killed_run_goes_on_with_no_other_word(cwd):
 @test
 def keys_of_running_may_change(cwd):
     assert generate(cwd, "output=whole.gif", "dump=whole", *LONG).returncode == 0
-    killed(cwd, "output=clip.gif", *LONG)
-    result = resume(cwd, "ranks=3", "output=other.gif", "dump=d")
+    killed(cwd, "output=clip.gif", "trace=trace.json", *LONG)
+    result = resume(cwd, "ranks=3", "output=other.gif", "dump=d", "trace=default")
     assert result.returncode == 0 and "Wrote other.gif" in result.stdout, result.stderr
-    assert "clip.gif" not in files_in(cwd)
+    assert not {"clip.gif", "trace.json"} & set(files_in(cwd)), files_in(cwd)
     whole, rest = (read_tensors(pathlib.Path(cwd) / folder / "run.safetensors") for folder in ("whole", "d"))
     assert "latents.0" not in rest and "latents.199" in rest  # the dump has the steps of this run
     assert len(whole["frames_u8"][2]) == len(rest["frames_u8"][2])
@@ -86,6 +86,7 @@ def other_settings_are_refused_by_name(cwd):
     before = files_in(cwd)
     for keys, words in ((["seed=6", "guidance_scale=3"], ("seed is 5 there and 6 here", "guidance_scale is 5 there")),
                         (["kv_exchange_dtype=bf16"], ("kv_exchange_dtype is as_computed there and bf16 here",)),
+                        (["seed=default"], ("seed is 5 there and 0 here",)),
                         (["prompt=a blue dog"], ("prompt is a red cat there and a blue dog here",)),
                         (["journal=k"], ("journal=k", "leave journal out"))):
         result = resume(cwd, *keys)
