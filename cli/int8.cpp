@@ -67,6 +67,12 @@ void refuse_other_keys(const OptionSet& set) {
     if (set.origin(key) != kCommandLine || std::ranges::find(kTaken, key) != std::end(kTaken)) continue;
     fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
   }
+  // What runs have that use the result.
+  for (const auto& [key, right] : {std::pair("dtype", "int8"), std::pair("int8_layers", pipeline::kChosenLayers)}) {
+    for (const auto& [name, value] : set.settings())
+      if (name == key && set.origin(key) == kCommandLine && value != right)
+        fail("{}={}: int8 measures every block against bf16; leave it out", key, value);
+  }
 }
 
 std::string help() {
@@ -102,7 +108,8 @@ bench::BarPlot error_plot(const pipeline::Int8Errors& errors, const char* expert
   return plot;
 }
 
-void print_errors(const pipeline::Int8Errors& errors) {
+// `budgets`: for which the blocks that fit are shown.
+void print_errors(const pipeline::Int8Errors& errors, const std::vector<double>& budgets) {
   print("{}: relative L2 of the velocity against bf16, in percent\n{:>10}", errors.name, "block");
   for (const auto& at : errors.at) print(" {:>8}", fmt::format("t={:.0f}", at.timestep));
   print("\n");
@@ -113,7 +120,7 @@ void print_errors(const pipeline::Int8Errors& errors) {
   for (size_t block = 0; block < blocks; ++block) {
     print("{:>10}", block);
     for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.blocks[block]);
-    const auto bar = static_cast<size_t>(std::lround(kColumns * largest(errors, block) / most));
+    const auto bar = most > 0 ? static_cast<size_t>(std::lround(kColumns * largest(errors, block) / most)) : 0;
     print("  {}\n", std::string(bar, '#'));
   }
   print("{:>10}", "all");
@@ -125,7 +132,7 @@ void print_errors(const pipeline::Int8Errors& errors) {
   print("\n{:>10}", "rounding");
   for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.rounding);
   print("\n{:>10}  blocks that fit\n", "budget");
-  for (const double budget : {0.005, 0.01, 0.015, 0.02, 0.03}) {
+  for (const double budget : budgets) {
     const pipeline::Int8Choice choice = pipeline::choose_int8_blocks(errors, budget);
     print("{:>10}  {:>2} of {}{}\n", budget, choice.blocks.size(), blocks,
           choice.blocks.empty() ? "" : fmt::format(": {}", pipeline::block_ranges(choice.blocks)));
@@ -147,6 +154,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   const pipeline::Int8Calibration file(settings.run.int8_calibration.empty()
                                            ? pipeline::Int8Calibration::default_file()
                                            : std::filesystem::path(settings.run.int8_calibration));
+  const std::optional<double> budget = settings.run.budget;
+  const std::vector<double> budgets =
+      budget ? std::vector<double>{*budget} : std::vector<double>{0.005, 0.01, 0.015, 0.02, 0.03};
   // What runs will have, and the measurement decides.
   const ModelOptions defaults;
   settings.run.dtype = DType::kBF16;
@@ -169,7 +179,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   section.name = kInt8.name;
   measured.found = [&](const pipeline::Int8Errors& errors) {
     file.remember(errors);
-    print_errors(errors);
+    print_errors(errors, budgets);
     section.bar_plots.push_back(error_plot(errors, pipeline::expert_name(static_cast<int>(section.bar_plots.size()))));
   };
   bench::measure_int8_errors(model, measured);

@@ -15,6 +15,7 @@
 #include "pipeline/inputs.h"
 #include "pipeline/run.h"
 #include "pipeline/series_journal.h"
+#include "pipeline/step_cache_options.h"
 #include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
 
@@ -116,7 +117,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     if (first) grid.emplace(options.grid, count, video_format(one));
   }
   std::optional<SeriesJournal> journal;
-  if (first) journal.emplace(options, (count + batch - 1) / batch, place.ranks);
+  if (first) journal.emplace(with_choices(options, model.folder), (count + batch - 1) / batch, place.ranks);
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
     if (agree(first && journal->is_done(begin / batch, now))) {

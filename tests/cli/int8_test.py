@@ -9,6 +9,7 @@ import functools
 import json
 import pathlib
 import shutil
+import signal
 import sys
 
 sys.dont_write_bytecode = True
@@ -239,6 +240,8 @@ def blocks_are_chosen_within_a_budget(cwd):
     said_no(generate(cwd, *chosen, "layers=1", "output=a.gif"), "int8_layers=auto", "no errors of the transformer",
             "zoetrope int8")
     said_no(run([*measure, "height=32"], cwd), "height=32", "means nothing to int8")
+    said_no(run([*measure, "dtype=bf16"], cwd), "dtype=bf16", "every block against bf16")
+    said_no(run([*measure, "int8_layers=0"], cwd), "int8_layers=0", "every block against bf16")
     large = [harness.PROGRAM, "int8", "model=wan2.1_t2v_14b", "weights=random", "memory_limit=1"]
     said_no(run(large, cwd), "bf16 take 28.6 GB", "memory_limit is 1.00 GB", "weight_memory=")
     said_no(run([*measure[:-1], "int8_calibration=" + str(pathlib.Path(harness.MODEL) / "model_index.json")], cwd),
@@ -250,6 +253,25 @@ def blocks_are_chosen_within_a_budget(cwd):
     said_no(generate(cwd, "budget=0.1", "output=a.gif"), "budget=0.1", "nothing is chosen by it")
     said_no(generate(cwd, "dtype=int8", "int8_layers=all", "budget=0.1", *cache, "output=a.gif"), "int8_layers=all",
             "not known")
+
+
+@test
+def a_journal_holds_what_a_budget_chose(cwd):
+    skip_without_int8(cwd)
+    file = pathlib.Path(cwd) / "int8.json"
+    assert run([harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=1", f"int8_calibration={file}"], cwd).returncode == 0
+    words = [harness.PROGRAM, "generate", harness.MODEL, *harness.SMALL, "seed=5", "num_inference_steps=200", "dtype=int8",
+             "int8_layers=auto", f"int8_calibration={file}", "budget=0.5", "cache=tea", "cache_coefficients=1,0"]
+    assert run([*words, "output=whole.gif"], cwd).returncode == 0
+    with harness.Paused(cwd, [*words, "output=rest.gif", "journal=j"]) as paused:
+        paused.until("Denoise: step 20 of")
+        paused.send(signal.SIGKILL)
+        assert paused.release().returncode == -signal.SIGKILL
+    file.unlink()
+    result = run([harness.PROGRAM, "generate", "resume=j"], cwd)
+    assert result.returncode == 0 and "Goes on after step" in result.stderr, result.stderr
+    whole, rest = ((pathlib.Path(cwd) / name).read_bytes() for name in ("whole.gif", "rest.gif"))
+    assert whole == rest
 
 
 @test
@@ -289,8 +311,9 @@ def attention_is_part_of_a_budget(cwd):
                                "attention_dtype=int8", f"attention_int8_limit={limit}")[0]
     assert made_with[1] != made(cwd, "dtype=int8", "int8_layers=0", "deterministic=true", "attention_dtype=int8")[0]
     said_no(generate(cwd, *words, "budget=0.02", "output=a.gif"), "one block", "and attention in int8", "0.0224")
-    said_no(generate(cwd, *words, "budget=0.04", "attention_int8_limit=0.02", "output=a.gif"), "attention_int8_limit=0.02",
-            "budget= chooses it")
+    for limit in (0.02, 0.05):
+        said_no(generate(cwd, *words, "budget=0.04", f"attention_int8_limit={limit}", "output=a.gif"),
+                f"attention_int8_limit={limit}", "budget= chooses it")
     at["attention"] = [0.03] * len(limits)
     file.write_text(json.dumps(document))
     # A cache gets what is left, also in bf16.
