@@ -207,6 +207,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(words, settings.run, set);
+  std::vector<std::string> planned_anew;  // where fewer ranks are left
+  for (const auto& [key, value] : set.settings())
+    if (!set.origin(key).empty() && pipeline::says_how_ranks_are_used(key)) planned_anew.push_back(key);
   const bool resumes = !settings.run.resume.empty();
   const fs::path journal = resumes ? fs::path(settings.run.resume) : pipeline::journal_folder(settings.run);
   if (journal.empty())
@@ -240,8 +243,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     remove_ranks(ended.lost, hosts);
     if (begun && !resumes)
       words = {fmt::format("resume={}", journal.string()), fmt::format("summary={}", settings.summary)};
-    print_error("Lost {}: {} on {}\n", lost, begun ? fmt::format("goes on from {}", journal.string()) : "begins again",
-                counted(ranks, "rank"));
+    else
+      for (const std::string& key : planned_anew) words.push_back(key + "=" + kDefaultValue);
+    print_error("Lost {}: {} on {}{}\n", lost,
+                begun ? fmt::format("goes on from {}", journal.string()) : "begins again", counted(ranks, "rank"),
+                planned_anew.empty() ? "" : fmt::format(", without {}", fmt::join(planned_anew, ", ")));
   }
 }
 

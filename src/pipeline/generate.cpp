@@ -15,7 +15,6 @@
 #include "pipeline/inputs.h"
 #include "pipeline/run.h"
 #include "pipeline/series_journal.h"
-#include "pipeline/step_cache_options.h"
 #include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
 
@@ -117,7 +116,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     if (first) grid.emplace(options.grid, count, video_format(one));
   }
   std::optional<SeriesJournal> journal;
-  if (first) journal.emplace(with_choices(options, model.folder), (count + batch - 1) / batch, place.ranks);
+  if (first) journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
     if (agree(first && journal->is_done(begin / batch, now))) {
@@ -149,6 +148,9 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
       if (count == 1) throw;
       for (FileResult& result : results)
         if (done && result.complete) done(std::move(result));
+      // The run says it where it has begun.
+      if (first && callbacks.note && journal->is_between_runs(begin / batch))
+        callbacks.note(resume_note(journal->folder()));
       fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
     }
     if (grid && begin + now.size() == count) {

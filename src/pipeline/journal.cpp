@@ -97,6 +97,10 @@ fs::path decoder_file(const fs::path& folder, int64_t generation, int part) {
   return folder / fmt::format("{}{}.{}", kDecoder, generation, part);
 }
 
+std::string resume_note(const std::string& folder) {
+  return fmt::format("What is done is noted: resume={} goes on from there", folder);
+}
+
 void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs::path& folder) {
   if (const std::vector<std::string> settings = differences(kept.settings, asked.settings); !settings.empty()) {
     fail("resume={}: the journal is of a run with other settings: {}; leave them out to go on, or begin a new run",

@@ -83,6 +83,9 @@ class Journal {
 // What journal files hold of decoder generation `generation`, part `part`.
 std::filesystem::path decoder_file(const std::filesystem::path& folder, int64_t generation, int part);
 
+// What a run says that ends before its end.
+std::string resume_note(const std::string& folder);
+
 // Throws Error "resume=FOLDER: …" that names what differs where the journal is of another run.
 void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const std::filesystem::path& folder);
 

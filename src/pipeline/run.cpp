@@ -355,7 +355,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     if (checks_ != nullptr) checks_->gather(world, layout);
   } catch (const Error&) {
     if (journal.journal && callbacks.note && Journal::is_in(journal.folder))
-      callbacks.note(fmt::format("What is done is noted: resume={} goes on from there", journal_.named));
+      callbacks.note(resume_note(journal_.named));
     throw;
   }
   if (world.rank() != 0) return results;

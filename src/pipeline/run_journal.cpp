@@ -1,79 +1,23 @@
-// How a run is noted and goes on: which settings decide a video, and what ranks must know before they begin.
-#include <algorithm>
-#include <filesystem>
+// How a run is noted and goes on, and what ranks must know before they begin.
 #include <map>
 #include <string>
 #include <utility>
 
 #include "zoetrope/version.h"
 
-#include "attention/strategy_options.h"
 #include "base/error.h"
 #include "pipeline/agreement.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/journal.h"
 #include "pipeline/run.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/run_identity.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kJournal = "journal";
 constexpr const char* kSeed = "seed";
-
-// They say where a run computes, what it tells and how its file is encoded, and change no latent or frame beyond the
-// order of sums. A key that is not here, and not one of the strategy's, decides the video; so do those of kRounding.
-constexpr const char* kRounding[] = {"kv_exchange_dtype", "attention_dtype", "attention_int8_limit"};
-constexpr const char* kFree[] = {"model",
-                                 "weight_cache",
-                                 "weights_in_memory",
-                                 "weight_memory",
-                                 "keep_weights",
-                                 "prompts",
-                                 "num_videos",
-                                 "batch_size",
-                                 "output",
-                                 "grid",
-                                 "codec",
-                                 "crf",
-                                 "fps",
-                                 "preview",
-                                 "dump",
-                                 "journal",
-                                 "resume",
-                                 "trace",
-                                 "cache_compare",
-                                 "vae_parallel",
-                                 "memory_limit",
-                                 "ranks",
-                                 "threads",
-                                 "hardware",
-                                 "context_parallelism",
-                                 "data_parallelism",
-                                 "fsdp_parallelism",
-                                 "tensor_parallelism",
-                                 "flash_min_seq_length",
-                                 "comm_timeout",
-                                 "check_finite",
-                                 "compare_one_rank"};
-
-std::map<std::string, std::string> deciding_settings(GenerateOptions options) {
-  // Files are compared by what they hold.
-  for_each_input(options, [](const char*, fs::path& file) { file = file.filename(); });
-  OptionSet set = describe_options(options);
-  std::map<std::string, std::string> settings;
-  for (const auto& setting : set.settings()) settings.insert(setting);
-  for (const char* key : kFree) settings.erase(key);
-  attention::StrategyOptions strategy;
-  OptionSet of_strategy;
-  attention::describe_strategy_options(of_strategy, strategy);
-  for (const auto& setting : of_strategy.settings())
-    if (std::ranges::find(kRounding, setting.first) == std::end(kRounding)) settings.erase(setting.first);
-  return settings;
-}
 
 }  // namespace
 
@@ -87,15 +31,7 @@ RunIdentity Run::identity(std::vector<int64_t> seeds) const {
       for (const auto& [key, value] : settings)
         if (identity.settings.at(key) != value) identity.settings[fmt::format("video {}: {}", v + 1, key)] = value;
   }
-  const std::string lines = fingerprint(model_) + inputs_.fingerprint();
-  for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = lines.find('\n', begin);
-    const std::string line = lines.substr(begin, end - begin);
-    const size_t equals = line.rfind('=');
-    std::string& hashes = identity.files[line.substr(0, equals)];  // several reference images have one name
-    hashes += line.substr(equals + 1);
-    begin = end + 1;
-  }
+  identity.files = hashes_by_file(fingerprint(model_) + inputs_.fingerprint());
   identity.version = version();
   identity.seeds = std::move(seeds);
   return identity;

@@ -14,8 +14,11 @@
 #include "base/input_file.h"
 #include "base/json.h"
 #include "comm/launcher.h"
+#include "pipeline/fingerprint.h"
 #include "pipeline/journal.h"
+#include "pipeline/run_identity.h"
 #include "pipeline/run_settings.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -23,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRanks = "ranks";
+constexpr const char* kModel = "model";
 constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
 
@@ -60,6 +64,19 @@ std::optional<int64_t> ranks_of(const OptionSet& set) {
   return std::nullopt;
 }
 
+// Of all its videos: what decides them and how many they are.
+RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, std::string> model) {
+  RunIdentity identity;
+  identity.settings = deciding_settings(options);
+  GenerateOptions copy = options;
+  for (const auto& [key, value] : describe_options(copy).settings())
+    if (key == "prompts" || key == "num_videos" || key == "batch_size") identity.settings[key] = value;
+  identity.files = std::move(model);
+  return identity;
+}
+
+}  // namespace
+
 bool says_how_ranks_are_used(const std::string& key) {
   attention::StrategyOptions strategy;
   OptionSet of_strategy;
@@ -69,8 +86,6 @@ bool says_how_ranks_are_used(const std::string& key) {
                                         "shard_weights",       "tensor_parallelism", "vae_parallel"};
   return std::find(std::begin(kMore), std::end(kMore), key) != std::end(kMore);
 }
-
-}  // namespace
 
 void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   const fs::path file = folder / kSettings;
@@ -94,8 +109,9 @@ fs::path journal_folder(const GenerateOptions& options) {
   return is_stream(options.output) ? fs::path() : beside_output(options.output);
 }
 
-SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs, int ranks)
-    : options_(options),
+SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& model, size_t runs, int ranks)
+    : options_(with_choices(options, model)),
+      model_(hashes_by_file(fingerprint(model))),
       runs_(runs),
       ranks_(ranks),
       folder_(!options.resume.empty()         ? options.resume
@@ -106,7 +122,30 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, size_t runs, int ra
   if (resumes_ && runs > 1 && !options.grid.empty())
     fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
          options.grid);
+  if (resumes_) check_same_series(model);
   make_folder();
+}
+
+// A run compares more, but a series may have been cut off between two.
+void SeriesJournal::check_same_series(const ModelFolder& model) const {
+  if (runs_ > 1 && Journal::is_in(folder_)) {
+    fail("resume={}: is the journal of one run, and these are {}; leave out what makes more of it", folder_.string(),
+         runs_);
+  }
+  const fs::path file = folder_ / kSettings;
+  if (!is_there(file)) return;
+  const JsonObject root = JsonObject::load(file), settings = root.object("settings");
+  GenerateOptions kept;
+  OptionSet set = describe_options(kept);
+  for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
+  read_prompt_files(kept);
+  std::map<std::string, std::string> files = model_;
+  if (root.has(kModel)) {
+    const JsonObject hashes = root.object(kModel);
+    files.clear();
+    for (const std::string& name : hashes.keys()) files[name] = hashes.get<std::string>(name);
+  }
+  check_same_run(identity_of(with_choices(kept, model), std::move(files)), identity_of(options_, model_), folder_);
 }
 
 void SeriesJournal::make_folder() {
@@ -134,6 +173,10 @@ std::string SeriesJournal::folder(size_t index) const {
 
 bool SeriesJournal::resumes(size_t index) const { return resumes_ && (runs_ == 1 || Journal::is_in(folder(index))); }
 
+bool SeriesJournal::is_between_runs(size_t index) const {
+  return on() && runs_ > 1 && is_noted(folder_) && !Journal::is_in(folder(index));
+}
+
 fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + ".done"; }
 
 bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& videos) const {
@@ -144,7 +187,8 @@ bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& vi
 void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
   if (!is_there(file) || runs_ == 1)
-    write_file(file, nlohmann::json{{kRanks, ranks_}, {"settings", settings_anywhere(options_)}}.dump(1));
+    write_file(file,
+               nlohmann::json{{kRanks, ranks_}, {kModel, model_}, {"settings", settings_anywhere(options_)}}.dump(1));
 }
 
 void SeriesJournal::note_done(size_t index) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/folders.h"
 #include "base/options.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 
@@ -24,14 +26,18 @@ void load_resumed_settings(const std::filesystem::path& folder, OptionSet& set);
 // and where the output is a pipe or device.
 std::filesystem::path journal_folder(const GenerateOptions& options);
 
+// Whether a key says how ranks share the work, so that it is of one number of ranks.
+bool says_how_ranks_are_used(const std::string& key);
+
 // Whether a folder has a run, or some of several, to go on with.
 bool is_noted(const std::filesystem::path& folder);
 
 // On rank 0's process.
 class SeriesJournal {
  public:
-  // `runs`: how many follow one another, each on `ranks` ranks. Throws Error for keys that do not go together.
-  SeriesJournal(const GenerateOptions& options, size_t runs, int ranks);
+  // `runs`: how many follow one another, each on `ranks` ranks. Throws Error for keys that do not go together, and
+  // where the journal that is resumed is of other videos.
+  SeriesJournal(const GenerateOptions& options, const ModelFolder& model, size_t runs, int ranks);
 
   // Whether the keys leave it to decide() if there is a journal.
   bool is_open() const { return is_open_; }
@@ -43,6 +49,7 @@ class SeriesJournal {
   // Of run `index`: where it is noted, whether it has begun, and whether it is complete with its files there.
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
+  bool is_between_runs(size_t index) const;  // some are noted, this one is not
   bool is_done(size_t index, const std::vector<GenerateOptions>& videos) const;
 
   // When the first new run has begun: writes the settings.
@@ -52,10 +59,12 @@ class SeriesJournal {
   void complete() const;
 
  private:
+  void check_same_series(const ModelFolder& model) const;
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
 
-  const GenerateOptions options_;
+  const GenerateOptions options_;                   // with what a budget chose
+  const std::map<std::string, std::string> model_;  // hashes by file
   const size_t runs_;
   const int ranks_;
   std::filesystem::path folder_;

@@ -169,6 +169,41 @@ def a_series_goes_on_with_the_video_that_was_cut_off(cwd):
 
 
 @test
+def a_series_goes_on_as_the_same_series(cwd):
+    """Also behind a video that is made, where no run is under way whose journal could tell."""
+    keys = [*LONG, "num_videos=3", "output=clip.gif", "deterministic=true"]
+    assert generate(cwd, *keys).returncode == 0
+    folder = pathlib.Path(cwd)
+    videos = [folder / f"clip_{number:03}.gif" for number in range(3)]
+    whole = [video.read_bytes() for video in videos]
+    killed(cwd, *keys, wait_for="Video 2 of 3")
+    if (folder / "j" / "001").exists():
+        shutil.rmtree(folder / "j" / "001")
+    assert (folder / "j" / "000.done").exists(), files_in(cwd)
+    for old in videos[1:]:
+        old.write_bytes(b"an older video")
+    before = files_in(cwd)
+    other = pathlib.Path(harness.MODEL).parent / "wan21_t2v_h6"
+    for words, said in ((["batch_size=2"], "batch_size is 1 there and 2 here"), (["num_videos=4"], "num_videos is 3 there"),
+                        (["prompt=a blue dog"], "prompt is a red cat there"), (["seed=77"], "seed is 5 there and 77 here"),
+                        (["num_inference_steps=5"], "num_inference_steps is 200 there"),
+                        ([f"model={other}"], "another model")):
+        refused(cwd, resume(cwd, *words), said, left=before)
+    result = resume(cwd)
+    assert result.returncode == 0 and "Made before: video 1 of 3" in result.stderr, result.stderr
+    assert [video.read_bytes() for video in videos] == whole
+    assert not (folder / "j").exists()
+
+
+@test
+def one_run_is_not_taken_for_a_series(cwd):
+    killed(cwd, "output=clip.gif", *LONG)
+    before = files_in(cwd)
+    refused(cwd, resume(cwd, "num_videos=2"), "is the journal of one run, and these are 2", left=before)
+    assert resume(cwd).returncode == 0
+
+
+@test
 def an_interrupted_run_says_how_it_goes_on(cwd):
     result = harness.interrupt(cwd, "Denoise: step 20 of", "output=clip.gif", "journal=j", *LONG)
     assert result.returncode != 0 and "resume=j goes on from there" in result.stderr, result.stderr

@@ -113,14 +113,19 @@ def ranks_that_mpirun_ended_are_not_lost(cwd):
     fake = pathlib.Path(cwd) / "bin" / "mpirun"
     fake.parent.mkdir()
     fake.write_text("""#!/bin/sh
-[ "$2" = 2 ] && exit 0
+[ "$2" = 2 ] && echo "$@" > words && exit 0
 echo "zoetrope: rank 0 on node1 is dead: its process has ended; so are ranks 2" >&2
 echo "mpirun noticed that process rank 2 with PID 0 on node node1 exited on signal 9 (Killed)." >&2
 exit 137
 """)
     fake.chmod(0o755)
-    result = run(words("ranks=3", "output=clip/"), cwd, env={**MPI_ENV, "PATH": f"{fake.parent}:{os.environ['PATH']}"})
-    assert result.returncode == 0 and "Lost rank 2: begins again on 2 ranks\n" in result.stderr, result.stderr
+    result = run(words("ranks=3", "output=clip/", "context_parallelism=3"), cwd,
+                 env={**MPI_ENV, "PATH": f"{fake.parent}:{os.environ['PATH']}"})
+    lost = "Lost rank 2: begins again on 2 ranks, without context_parallelism\n"
+    assert result.returncode == 0 and lost in result.stderr, result.stderr
+    # What said how three share the work is taken back.
+    again = (pathlib.Path(cwd) / "words").read_text().split()
+    assert again.index("context_parallelism=3") < again.index("context_parallelism=default"), again
 
 
 @test
