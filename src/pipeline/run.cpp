@@ -59,9 +59,9 @@ std::string int8_text(const std::vector<Expert>& experts, std::optional<double> 
       one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
     if (expert.int8_error) {
       const double percent = 100 * *expert.int8_error;
-      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16)", attention, percent)
-                            : fmt::format(" ({}; predicted {:.2g} % off bf16{})", block_ranges(blocks), percent,
-                                          attention.empty() ? "" : " with " + attention);
+      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16 per forward)", attention, percent)
+                            : fmt::format(" ({}; predicted {:.2g} % off bf16 per forward{})", block_ranges(blocks),
+                                          percent, attention.empty() ? "" : " with " + attention);
     }
     if (one != last) text += one;
     last = one;
