@@ -101,7 +101,8 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 // Ranks that a job's messages say are lost. mpirun names the rank that ended first, and then ends the others; a rank
-// that still runs sees those ended too. So its word counts only where mpirun names none, as where a host is gone.
+// that still runs sees those ended too. So its word counts only where mpirun names none, as where a host is gone. Of
+// two ranks that end at once mpirun names one: the next start may lose the other.
 class LostRanks {
  public:
   void look(const std::string& line) {
@@ -248,6 +249,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     print_error("Lost {}: {} on {}{}\n", lost,
                 begun ? fmt::format("goes on from {}", journal.string()) : "begins again", counted(ranks, "rank"),
                 planned_anew.empty() ? "" : fmt::format(", without {}", fmt::join(planned_anew, ", ")));
+    planned_anew.clear();
   }
 }
 
