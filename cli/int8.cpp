@@ -64,14 +64,12 @@ constexpr const char* kTaken[] = {"model",
 
 void refuse_other_keys(const OptionSet& set) {
   for (const auto& [key, value] : set.settings()) {
-    if (set.origin(key) != kCommandLine || std::ranges::find(kTaken, key) != std::end(kTaken)) continue;
-    fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
-  }
-  // What runs have that use the result.
-  for (const auto& [key, right] : {std::pair("dtype", "int8"), std::pair("int8_layers", pipeline::kChosenLayers)}) {
-    for (const auto& [name, value] : set.settings())
-      if (name == key && set.origin(key) == kCommandLine && value != right)
-        fail("{}={}: int8 measures every block against bf16; leave it out", key, value);
+    if (set.origin(key) != kCommandLine) continue;
+    if (std::ranges::find(kTaken, key) == std::end(kTaken))
+      fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
+    // What runs have that use the result.
+    if ((key == "dtype" && value != "int8") || (key == "int8_layers" && value != pipeline::kChosenLayers))
+      fail("{}={}: int8 measures every block against bf16; leave it out", key, value);
   }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/cpu.md: the time of a clip, as the planner predicts them from what was measured on this machine.
+"""The table of docs/cpu.md: the time of a clip, as the planner predicts it from what was measured on this machine.
 
     clip_table.py PROGRAM [key=value…]    prints Markdown; further words go to every `zoetrope plan`, as hardware=FILE
 

@@ -181,9 +181,9 @@ Strategy requested_strategy(const StrategyOptions& options) {
   strategy.kv_exchange = options.kv_exchange_dtype;
   strategy.attention_dtype = options.attention_dtype;
   strategy.attention_int8_limit = options.attention_int8_limit.value_or(kInt8Limit);
-  if (options.attention_dtype != AttentionDtype::kInt8 && options.attention_int8_limit)
+  if (options.attention_dtype != AttentionDtype::kInt8 && strategy.attention_int8_limit != kInt8Limit)
     fail("attention_int8_limit={}: is of attention_dtype=int8; set that, or leave attention_int8_limit out",
-         *options.attention_int8_limit);
+         strategy.attention_int8_limit);
   return strategy;
 }
 

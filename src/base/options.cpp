@@ -117,9 +117,6 @@ size_t end_of_setting(const std::string& text, const std::string& name, const st
   return std::string::npos;
 }
 
-// Ends the origin of a setting that came with `key`.
-std::string with(std::string_view key) { return fmt::format(", with {}", key); }
-
 }  // namespace
 
 std::vector<double> parse_numbers(std::string_view text, NumberRange each) {
@@ -362,7 +359,7 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     for (const auto& [target, text] : *settings) set(target, text, fmt::format("{}, as {}", origin, key));
     return;
   }
-  option->given = true;
+  ++option->times_set;
   if (value == kDefaultValue && !option->prose) {
     if (option->reset) option->reset();
     option->origin.clear();
@@ -379,12 +376,9 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
 
 void OptionSet::take_back_companions(Option& option) {
   for (const Companion& companion : std::exchange(option.companions, {})) {
-    Option& target = *find(companion.key);
-    const bool same =
-        companion.text == kDefaultValue ? target.origin.empty() : target.origin.ends_with(with(option.name));
-    if (!same) continue;
-    if (companion.origin_before.empty()) set(companion.key, kDefaultValue, "");
-    else set(companion.key, companion.text_before, companion.origin_before);
+    if (find(companion.key)->times_set != companion.times_set) continue;
+    const bool was_default = companion.origin_before.empty();
+    set(companion.key, was_default ? kDefaultValue : companion.text_before, companion.origin_before);
   }
 }
 
@@ -394,15 +388,15 @@ void OptionSet::bring_companions(Option& option, std::string_view value, const s
     const Option* target = find(key);
     ZT_CHECK(target != nullptr, "option {}", key);
     if (option.brought == Brought::kUnset && !target->origin.empty()) continue;
-    option.companions.push_back({key, text, target->print(), target->origin});
-    set(key, text, origin + with(option.name));
+    option.companions.push_back({key, target->print(), target->origin, target->times_set + 1});
+    set(key, text, fmt::format("{}, with {}", origin, option.name));
   }
 }
 
 bool OptionSet::is_given(std::string_view key) const {
   const Option* option = find(key);
   ZT_CHECK(option != nullptr, "option {}", key);
-  return option->given;
+  return option->times_set > 0;
 }
 
 void OptionSet::set_argument(std::string_view argument) {

@@ -121,7 +121,8 @@ class OptionSet {
  private:
   // A setting that came with another, and what it replaced.
   struct Companion {
-    std::string key, text, text_before, origin_before;
+    std::string key, text_before, origin_before;
+    int64_t times_set;  // of its key, when it came
   };
   struct Option {
     std::string name;
@@ -136,7 +137,7 @@ class OptionSet {
     std::function<Settings(std::string_view)> brings;
     Brought brought = Brought::kAll;
     std::vector<Companion> companions;  // of its value
-    bool given = false;
+    int64_t times_set = 0;
     bool mapping = false;                         // YAML may give a mapping of scalars
     char after_item = 0;                          // YAML may give a sequence of scalars, with this after each
     std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin

@@ -132,6 +132,33 @@ TEST(Options, DefaultTakesBackWhatWasSet) {
   EXPECT_EQ(e.height, 480);
 }
 
+TEST(Options, WhatComesWithAValueGoesWithIt) {
+  for (const auto brought : {OptionSet::Brought::kAll, OptionSet::Brought::kUnset}) {
+    Example e;
+    e.set.accompanied("prompt", brought, [](std::string_view value) {
+      return value == "tall" ? OptionSet::Settings{{"height", "960"}, {"flow_shift", kDefaultValue}}
+                             : OptionSet::Settings();
+    });
+    const bool all = brought == OptionSet::Brought::kAll;
+    EXPECT_FALSE(e.set.is_given("height"));
+    e.set.set_argument("prompt=tall");
+    EXPECT_EQ(e.height, 960);
+    e.set.set_argument("prompt=short");
+    EXPECT_EQ(e.height, 480);
+    EXPECT_TRUE(e.set.is_given("height"));
+    // What was there before comes back, and what was said since stays, also where it is the default.
+    e.set.set_argument("height=128");
+    e.set.set_argument("flow_shift=3");
+    e.set.set_argument("prompt=tall");
+    EXPECT_EQ(e.height, all ? 960 : 128);
+    EXPECT_EQ(e.flow_shift.has_value(), !all);
+    e.set.set_argument("flow_shift=default");
+    e.set.set_argument("prompt=short");
+    EXPECT_EQ(e.height, 128);
+    EXPECT_FALSE(e.flow_shift.has_value());
+  }
+}
+
 TEST(Options, ProseMayBeTheWordDefault) {
   std::string prompt = "a cat", name = "x";
   OptionSet set;

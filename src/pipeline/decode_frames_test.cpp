@@ -149,7 +149,8 @@ TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatReadsTheVae) {
   job.callbacks.cancelled = [&] { return ++asked > kWeights; };
   trace::Trace trace;
   EXPECT_THAT(error_of([&] { job.decode(2, {}, &trace); }), HasSubstr("interrupted while reading the VAE"));
-  EXPECT_GE(waits_of_rank(1, "heartbeat of decoding", trace), kWeights);
+  // All but the last: that may have arrived when rank 0 has failed, which ends the wait for it.
+  EXPECT_GE(waits_of_rank(1, "heartbeat of decoding", trace), kWeights - 1);
 }
 
 TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {

@@ -210,9 +210,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("int8_calibration", o.int8_calibration,
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
-              "most relative L2 error of a forward against bf16, which guidance amplifies, of int8_layers=auto and "
-              "attention_dtype=int8; cache=mag or tea without a threshold takes the rest, in its own measure; unset: "
-              "0.02, and the threshold as published")
+              "largest relative L2 error of one forward against bf16, before guidance, that int8_layers=auto and "
+              "attention_dtype=int8 may cause; cache=mag or tea without a threshold takes the rest, in its own "
+              "measure; unset: 0.02, and the threshold as published")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)

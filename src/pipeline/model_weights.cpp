@@ -152,7 +152,7 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
     if (known) loaders.reset();
     else loading.sharing = share_host(*loaders);
   }
-  const auto on = [&] {
+  const auto poll = [&] {
     if (stage.callbacks.cancelled && stage.callbacks.cancelled())
       fail("interrupted while reading the VAE; nothing was written");
     if (tick) tick();
@@ -163,14 +163,14 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
     auto made = std::make_shared<const wan::VaeWeights>(
         stage.model.vae_config,
         std::make_shared<const io::Weights>(stage.model.vae.source(threads), std::move(loading)), use, threads, [&] {
-          on();
+          poll();
           // Processes read at different speeds: they load tensor by tensor together, as the transformer's do.
           if (loaders != nullptr) loaders->barrier();
         });
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
   };
-  return shared.get(load, on);
+  return shared.get(load, poll);
 }
 
 }  // namespace zoetrope::pipeline

@@ -19,6 +19,7 @@
 #include "pipeline/run_identity.h"
 #include "pipeline/run_settings.h"
 #include "pipeline/step_cache_options.h"
+#include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -27,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRanks = "ranks";
 constexpr const char* kModel = "model";
+constexpr const char* kAsked = "asked";
 constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
 
@@ -64,6 +66,26 @@ std::optional<int64_t> ranks_of(const OptionSet& set) {
   return std::nullopt;
 }
 
+// With the lines of a file of prompts in its place: it may change or go away.
+GenerateOptions with_listed_prompts(GenerateOptions options) {
+  if (options.prompts.empty()) return options;
+  const std::vector<std::string> prompts = listed_prompts(options);
+  options.prompts.clear();
+  for (const std::string& prompt : prompts) options.prompts += prompt + "\n";
+  return options;
+}
+
+// Keys in whose place a budget chose others, with their values.
+std::map<std::string, std::string> replaced(const GenerateOptions& asked, const GenerateOptions& chosen) {
+  std::map<std::string, std::string> settings = changed_settings(asked);
+  const std::map<std::string, std::string> now = changed_settings(chosen);
+  std::erase_if(settings, [&](const auto& setting) {
+    const auto found = now.find(setting.first);
+    return found != now.end() && found->second == setting.second;
+  });
+  return settings;
+}
+
 // Of all its videos: what decides them and how many they are.
 RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, std::string> model) {
   RunIdentity identity;
@@ -94,6 +116,15 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   const JsonObject root = JsonObject::load(file), settings = root.object("settings");
   const auto before = root.get<int64_t>("ranks");
   const int64_t now = comm::launched_by_mpi() ? comm::launched_ranks() : ranks_of(set).value_or(before);
+  // The words of a run whose budget has chosen may be said again: its choice takes their place.
+  if (root.has(kAsked)) {
+    const JsonObject asked = root.object(kAsked);
+    for (const auto& [key, value] : set.settings()) {
+      if (!asked.has(key) || !set.is_given(key)) continue;
+      if (key != "int8_calibration" && asked.get<std::string>(key) != value) continue;
+      set.set(key, settings.has(key) ? settings.get<std::string>(key) : kDefaultValue, file.string());
+    }
+  }
   for (const std::string& key : settings.keys()) {
     if (!set.knows(key)) fail("{}: there is no key '{}' in this version", file.string(), key);
     if (key == kRanks ? comm::launched_by_mpi() : now != before && says_how_ranks_are_used(key)) continue;
@@ -110,8 +141,9 @@ fs::path journal_folder(const GenerateOptions& options) {
 }
 
 SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& model, size_t runs, int ranks)
-    : options_(with_choices(options, model)),
-      model_(hashes_by_file(fingerprint(model))),
+    : model_(model),
+      options_(with_listed_prompts(options)),
+      chosen_(with_choices(options_, model)),
       runs_(runs),
       ranks_(ranks),
       folder_(!options.resume.empty()         ? options.resume
@@ -122,15 +154,16 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
   if (resumes_ && runs > 1 && !options.grid.empty())
     fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
          options.grid);
-  if (resumes_) check_same_series(model);
+  if (resumes_) check_same_series();
   make_folder();
 }
 
-// A run compares more, but a series may have been cut off between two.
-void SeriesJournal::check_same_series(const ModelFolder& model) const {
-  if (runs_ > 1 && Journal::is_in(folder_)) {
-    fail("resume={}: is the journal of one run, and these are {}; leave out what makes more of it", folder_.string(),
-         runs_);
+// A run that is under way compares more. But a series may have been cut off between two.
+void SeriesJournal::check_same_series() const {
+  if (Journal::is_in(folder_)) {
+    if (runs_ == 1) return;
+    fail("resume={}: holds one run, but {} are asked for; leave out num_videos, prompts or batch_size",
+         folder_.string(), runs_);
   }
   const fs::path file = folder_ / kSettings;
   if (!is_there(file)) return;
@@ -139,13 +172,15 @@ void SeriesJournal::check_same_series(const ModelFolder& model) const {
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_prompt_files(kept);
-  std::map<std::string, std::string> files = model_;
+  const std::map<std::string, std::string> model = hashes_by_file(fingerprint(model_));
+  std::map<std::string, std::string> kept_model = model;
   if (root.has(kModel)) {
     const JsonObject hashes = root.object(kModel);
-    files.clear();
-    for (const std::string& name : hashes.keys()) files[name] = hashes.get<std::string>(name);
+    kept_model.clear();
+    for (const std::string& name : hashes.keys()) kept_model[name] = hashes.get<std::string>(name);
   }
-  check_same_run(identity_of(with_choices(kept, model), std::move(files)), identity_of(options_, model_), folder_);
+  kept = with_choices(with_listed_prompts(std::move(kept)), model_);
+  check_same_run(identity_of(kept, std::move(kept_model)), identity_of(chosen_, model), folder_);
 }
 
 void SeriesJournal::make_folder() {
@@ -186,9 +221,12 @@ bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& vi
 
 void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
-  if (!is_there(file) || runs_ == 1)
-    write_file(file,
-               nlohmann::json{{kRanks, ranks_}, {kModel, model_}, {"settings", settings_anywhere(options_)}}.dump(1));
+  if (is_there(file) && runs_ > 1) return;
+  const nlohmann::json root{{kRanks, ranks_},
+                            {kModel, hashes_by_file(fingerprint(model_))},
+                            {kAsked, replaced(options_, chosen_)},
+                            {"settings", settings_anywhere(chosen_)}};
+  write_file(file, root.dump(1));
 }
 
 void SeriesJournal::note_done(size_t index) const {

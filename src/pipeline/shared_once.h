@@ -20,10 +20,10 @@ class SharedOnce {
   template <typename Make>
   std::shared_ptr<T> get(Make&& make, const std::function<void()>& tick = {}) {
     std::unique_lock lock(mutex_);
-    while (is_made_) {
+    while (being_made_) {
       constexpr std::chrono::milliseconds kBetweenTicks{100};
       made_.wait_for(lock, kBetweenTicks);
-      if (!is_made_ || !tick) continue;
+      if (!being_made_ || !tick) continue;
       lock.unlock();
       tick();
       lock.lock();
@@ -58,12 +58,12 @@ class SharedOnce {
   class Making {
    public:
     Making(SharedOnce& shared, std::unique_lock<std::mutex>& lock) : shared_(shared), lock_(lock) {
-      shared_.is_made_ = true;
+      shared_.being_made_ = true;
       lock_.unlock();
     }
     ~Making() {
       lock_.lock();
-      shared_.is_made_ = false;
+      shared_.being_made_ = false;
       shared_.made_.notify_all();
     }
     Making(const Making&) = delete;
@@ -76,7 +76,7 @@ class SharedOnce {
 
   std::mutex mutex_;
   std::condition_variable made_;
-  bool is_made_ = false;  // by a rank at this moment
+  bool being_made_ = false;  // by a rank at this moment
   bool keeps_;
   std::weak_ptr<T> value_;
   std::shared_ptr<T> kept_;

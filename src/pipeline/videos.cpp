@@ -35,29 +35,6 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// The key is a file, or the prompts themselves with a line feed after each.
-std::vector<std::string> listed_prompts(const GenerateOptions& o) {
-  const bool is_list = o.prompts.find('\n') != std::string::npos;
-  const std::string name = is_list ? "prompts" : fmt::format("prompts={}", o.prompts);
-  std::string text = o.prompts;
-  try {
-    if (!is_list) text = read_file(o.prompts);
-  } catch (const Error& error) {
-    const bool list = o.prompts.starts_with('[');
-    fail("{}: {}{}", name, error.what(),
-         list ? "; a list is for YAML files, here name a file with one prompt per line" : "");
-  }
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  std::vector<std::string> lines = lines_of(text);
-  if (lines.empty()) fail("{}: holds no prompt; write one per line", name);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (blank(lines[i]))
-      fail("{}: line {} is blank, and a prompt may not be; remove the line or write its prompt", name, i + 1);
-    decode_utf8_or_fail(lines[i], fmt::format("{}: line {}", name, i + 1));
-  }
-  return lines;
-}
-
 // Of a file or a folder.
 OutputPlace place_of(const std::string& name) {
   std::error_code ignored;
@@ -124,6 +101,28 @@ void check_batch_size(const GenerateOptions& o, int64_t videos) {
   if (o.batch_size <= videos) return;
   fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
        videos == 1 ? "is one video" : fmt::format("are {} videos", videos), o.batch_size);
+}
+
+std::vector<std::string> listed_prompts(const GenerateOptions& o) {
+  const bool is_list = o.prompts.find('\n') != std::string::npos;
+  const std::string name = is_list ? "prompts" : fmt::format("prompts={}", o.prompts);
+  std::string text = o.prompts;
+  try {
+    if (!is_list) text = read_file(o.prompts);
+  } catch (const Error& error) {
+    const bool list = o.prompts.starts_with('[');
+    fail("{}: {}{}", name, error.what(),
+         list ? "; a list is for YAML files, here name a file with one prompt per line" : "");
+  }
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  std::vector<std::string> lines = lines_of(text);
+  if (lines.empty()) fail("{}: holds no prompt; write one per line", name);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (blank(lines[i]))
+      fail("{}: line {} is blank, and a prompt may not be; remove the line or write its prompt", name, i + 1);
+    decode_utf8_or_fail(lines[i], fmt::format("{}: line {}", name, i + 1));
+  }
+  return lines;
 }
 
 int64_t count_videos(const GenerateOptions& o) {

@@ -21,6 +21,10 @@ GenerateOptions with_device_batch(const GenerateOptions& options, int ranks);
 // Throws Error for a batch of more videos than there are to make.
 void check_batch_size(const GenerateOptions& options, int64_t videos);
 
+// Those of the key `prompts`, which names a file or holds them with a line feed after each. Throws Error where there
+// are none, and for blank ones.
+std::vector<std::string> listed_prompts(const GenerateOptions& options);
+
 // How many videos the keys ask for; reads the file of prompts.
 int64_t count_videos(const GenerateOptions& options);
 

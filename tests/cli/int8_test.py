@@ -268,7 +268,8 @@ def a_journal_holds_what_a_budget_chose(cwd):
         paused.send(signal.SIGKILL)
         assert paused.release().returncode == -signal.SIGKILL
     file.unlink()
-    result = run([harness.PROGRAM, "generate", "resume=j"], cwd)
+    refused(cwd, run([harness.PROGRAM, "generate", "resume=j", "budget=0.4"], cwd), "budget=0.4", left=files_in(cwd))
+    result = run([*words, "resume=j", "output=rest.gif"], cwd)  # said again
     assert result.returncode == 0 and "Goes on after step" in result.stderr, result.stderr
     whole, rest = ((pathlib.Path(cwd) / name).read_bytes() for name in ("whole.gif", "rest.gif"))
     assert whole == rest

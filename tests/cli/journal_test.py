@@ -199,7 +199,7 @@ def a_series_goes_on_as_the_same_series(cwd):
 def one_run_is_not_taken_for_a_series(cwd):
     killed(cwd, "output=clip.gif", *LONG)
     before = files_in(cwd)
-    refused(cwd, resume(cwd, "num_videos=2"), "is the journal of one run, and these are 2", left=before)
+    refused(cwd, resume(cwd, "num_videos=2"), "holds one run, but 2 are asked for", left=before)
     assert resume(cwd).returncode == 0
 
 
