@@ -91,11 +91,15 @@ std::string certificate_text(const std::string& file, comm::Communicator* world)
 
 // Settings of the certificate; the command line is above them.
 void take_settings(const pipeline::Certificate& certificate, OptionSet& set) {
+  const bool chooses = set.origin("budget") == kCommandLine || set.origin("int8_layers") == kCommandLine;
   for (const auto& [key, value] : set.settings()) {
+    // What a budget on the command line chooses again.
+    if (chooses && (key == "cache_threshold" || key == "attention_int8_limit")) continue;
     const auto wanted = certificate.report.run.settings.find(key);
     if (wanted == certificate.report.run.settings.end() || wanted->second == value || set.origin(key) == kCommandLine)
       continue;
-    set.set(key, wanted->second, certificate.file.string());
+    const bool prose = key == "prompt" || key == "negative_prompt";
+    set.set(key, wanted->second.empty() && !prose ? kDefaultValue : wanted->second, certificate.file.string());
   }
 }
 

@@ -75,14 +75,12 @@ GenerateOptions with_listed_prompts(GenerateOptions options) {
   return options;
 }
 
-// Keys in whose place a budget chose others, with their values.
-std::map<std::string, std::string> replaced(const GenerateOptions& asked, const GenerateOptions& chosen) {
-  std::map<std::string, std::string> settings = changed_settings(asked);
-  const std::map<std::string, std::string> now = changed_settings(chosen);
-  std::erase_if(settings, [&](const auto& setting) {
-    const auto found = now.find(setting.first);
-    return found != now.end() && found->second == setting.second;
-  });
+// Keys that a budget set, with what they were before.
+std::map<std::string, std::string> replaced(GenerateOptions asked, GenerateOptions chosen) {
+  const auto before = describe_options(asked).settings(), after = describe_options(chosen).settings();
+  std::map<std::string, std::string> settings;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (before[i] != after[i]) settings.insert(before[i]);
   return settings;
 }
 
@@ -92,7 +90,11 @@ RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, st
   identity.settings = deciding_settings(options);
   GenerateOptions copy = options;
   for (const auto& [key, value] : describe_options(copy).settings())
-    if (key == "prompts" || key == "num_videos" || key == "batch_size") identity.settings[key] = value;
+    if (key == "num_videos" || key == "batch_size") identity.settings[key] = value;
+  if (!options.prompts.empty()) {
+    const std::vector<std::string> prompts = listed_prompts(options);
+    for (size_t i = 0; i < prompts.size(); ++i) identity.settings[fmt::format("prompt {}", i + 1)] = prompts[i];
+  }
   identity.files = std::move(model);
   return identity;
 }
@@ -120,8 +122,12 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   if (root.has(kAsked)) {
     const JsonObject asked = root.object(kAsked);
     for (const auto& [key, value] : set.settings()) {
+      const std::string was = asked.has(key) ? asked.get<std::string>(key) : "";
+      if (key == "budget" && !value.empty() && value != was && !asked.keys().empty())
+        fail("budget={}: {} holds what {} chose; leave budget out", value, folder.string(),
+             was.empty() ? "the default" : "budget=" + was);
       if (!asked.has(key) || !set.is_given(key)) continue;
-      if (key != "int8_calibration" && asked.get<std::string>(key) != value) continue;
+      if (key != "int8_calibration" && was != value) continue;
       set.set(key, settings.has(key) ? settings.get<std::string>(key) : kDefaultValue, file.string());
     }
   }
@@ -154,9 +160,13 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
   if (resumes_ && runs > 1 && !options.grid.empty())
     fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
          options.grid);
+  if (on()) read_model();
   if (resumes_) check_same_series();
   make_folder();
 }
+
+// Before it is needed: between a journal's first record and its settings as little time is to pass as can be.
+void SeriesJournal::read_model() { hashes_ = hashes_by_file(fingerprint(model_)); }
 
 // A run that is under way compares more. But a series may have been cut off between two.
 void SeriesJournal::check_same_series() const {
@@ -172,15 +182,14 @@ void SeriesJournal::check_same_series() const {
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_prompt_files(kept);
-  const std::map<std::string, std::string> model = hashes_by_file(fingerprint(model_));
-  std::map<std::string, std::string> kept_model = model;
+  std::map<std::string, std::string> kept_model = hashes_;
   if (root.has(kModel)) {
     const JsonObject hashes = root.object(kModel);
     kept_model.clear();
     for (const std::string& name : hashes.keys()) kept_model[name] = hashes.get<std::string>(name);
   }
   kept = with_choices(with_listed_prompts(std::move(kept)), model_);
-  check_same_run(identity_of(kept, std::move(kept_model)), identity_of(chosen_, model), folder_);
+  check_same_run(identity_of(kept, std::move(kept_model)), identity_of(chosen_, hashes_), folder_);
 }
 
 void SeriesJournal::make_folder() {
@@ -196,6 +205,7 @@ void SeriesJournal::make_folder() {
 std::optional<std::string> SeriesJournal::decide(double seconds) {
   if (seconds * static_cast<double>(runs_) <= kLongRun) return std::nullopt;
   folder_ = journal_folder(options_);
+  read_model();
   make_folder();
   return fmt::format(
       "Noted in {}: after an interruption `zoetrope generate resume={}` goes on; journal=none turns it off",
@@ -223,7 +233,7 @@ void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
   if (is_there(file) && runs_ > 1) return;
   const nlohmann::json root{{kRanks, ranks_},
-                            {kModel, hashes_by_file(fingerprint(model_))},
+                            {kModel, hashes_},
                             {kAsked, replaced(options_, chosen_)},
                             {"settings", settings_anywhere(chosen_)}};
   write_file(file, root.dump(1));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +36,7 @@ bool is_noted(const std::filesystem::path& folder);
 class SeriesJournal {
  public:
   // `runs`: how many follow one another, each on `ranks` ranks. Throws Error for keys that do not go together, and
-  // where the journal that is resumed is of other videos. `model` must outlive it.
+  // where the journal that is resumed is of another series. `model` must outlive it.
   SeriesJournal(const GenerateOptions& options, const ModelFolder& model, size_t runs, int ranks);
 
   // Whether the keys leave it to decide() if there is a journal.
@@ -58,12 +59,14 @@ class SeriesJournal {
   void complete() const;
 
  private:
+  void read_model();
   void check_same_series() const;
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
 
   const ModelFolder& model_;
-  const GenerateOptions options_, chosen_;  // as they were given, and with what a budget chose
+  const GenerateOptions options_, chosen_;     // as they were given, and with what a budget chose
+  std::map<std::string, std::string> hashes_;  // of the model, by file
   const size_t runs_;
   const int ranks_;
   std::filesystem::path folder_;

@@ -209,6 +209,8 @@ sampling::StepCount step_count(const RunPlan& plan) {
 }
 
 GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
+  if (spends_measured_errors(o) && model.attention_int8_limit)
+    o.strategy.attention_int8_limit = model.attention_int8_limit;
   if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) o.int8_layers = model.int8_layers();
   if (o.budget && caches_within(o)) {
     double spent = 0;
@@ -216,7 +218,6 @@ GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
     // What MagCache and TeaCache add up is the share by which what they reuse is off. Errors add up as squares.
     o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
   }
-  if (model.attention_int8_limit) o.strategy.attention_int8_limit = model.attention_int8_limit;
   o.budget.reset();
   o.int8_calibration.clear();
   return o;

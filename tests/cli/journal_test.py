@@ -196,6 +196,18 @@ def a_series_goes_on_as_the_same_series(cwd):
 
 
 @test
+def a_file_of_prompts_may_go_away_but_not_change(cwd):
+    file = pathlib.Path(cwd) / "prompts.txt"
+    file.write_text("a cat\na dog\n")
+    words = [*LONG, "prompt=", "prompts=prompts.txt", "output=clip.gif"]
+    killed(cwd, *words, wait_for="Video 2 of 2")
+    file.write_text("a cat\na cow\n")
+    refused(cwd, resume(cwd, "prompts=prompts.txt"), "prompt 2 is a dog there and a cow here", left=files_in(cwd))
+    file.unlink()
+    assert resume(cwd).returncode == 0
+
+
+@test
 def one_run_is_not_taken_for_a_series(cwd):
     killed(cwd, "output=clip.gif", *LONG)
     before = files_in(cwd)
