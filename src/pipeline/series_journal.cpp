@@ -88,9 +88,8 @@ std::map<std::string, std::string> replaced(GenerateOptions asked, GenerateOptio
 RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, std::string> model) {
   RunIdentity identity;
   identity.settings = deciding_settings(options);
-  GenerateOptions copy = options;
-  for (const auto& [key, value] : describe_options(copy).settings())
-    if (key == "num_videos" || key == "batch_size") identity.settings[key] = value;
+  identity.settings["num_videos"] = fmt::to_string(options.num_videos);
+  identity.settings["batch_size"] = fmt::to_string(options.batch_size);
   if (!options.prompts.empty()) {
     const std::vector<std::string> prompts = listed_prompts(options);
     for (size_t i = 0; i < prompts.size(); ++i) identity.settings[fmt::format("prompt {}", i + 1)] = prompts[i];
