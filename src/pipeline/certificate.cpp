@@ -14,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "pipeline/run_identity.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -42,12 +43,6 @@ uint64_t hash_of(const std::string& text, const fs::path& file) {
   if (text.size() != kDigits || end.ec != std::errc() || end.ptr != text.data() + kDigits)
     fail("{}: latents.hash: '{}' is not a hash of {} digits; the file is damaged", file.string(), text, kDigits);
   return hash;
-}
-
-std::map<std::string, std::string> texts(const JsonObject& object) {
-  std::map<std::string, std::string> all;
-  for (const std::string& key : object.keys()) all[key] = object.get<std::string>(key);
-  return all;
 }
 
 void require_same(const fs::path& file, const char* what, const std::map<std::string, std::string>& there,

@@ -70,6 +70,12 @@ std::map<std::string, std::string> deciding_settings(GenerateOptions options) {
   return settings;
 }
 
+std::map<std::string, std::string> texts(const JsonObject& object) {
+  std::map<std::string, std::string> all;
+  for (const std::string& key : object.keys()) all[key] = object.get<std::string>(key);
+  return all;
+}
+
 std::map<std::string, std::string> hashes_by_file(const std::string& lines) {
   std::map<std::string, std::string> hashes;
   for (size_t begin = 0; begin < lines.size();) {

@@ -181,12 +181,7 @@ void SeriesJournal::check_same_series() const {
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_prompt_files(kept);
-  std::map<std::string, std::string> kept_model = hashes_;
-  if (root.has(kModel)) {
-    const JsonObject hashes = root.object(kModel);
-    kept_model.clear();
-    for (const std::string& name : hashes.keys()) kept_model[name] = hashes.get<std::string>(name);
-  }
+  std::map<std::string, std::string> kept_model = root.has(kModel) ? texts(root.object(kModel)) : hashes_;
   kept = with_choices(with_listed_prompts(std::move(kept)), model_);
   check_same_run(identity_of(kept, std::move(kept_model)), identity_of(chosen_, hashes_), folder_);
 }
