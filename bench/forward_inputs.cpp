@@ -45,11 +45,11 @@ void ForwardInputs::give(wan::Transformer& transformer, const Probe& probe) cons
   if (pose) transformer.set_animation(pose, face);
 }
 
-void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype,
+void with_whole_sequence(const wan::TransformerConfig& config, int64_t batch, int64_t tokens, DType dtype,
                          const attention::Strategy& strategy, Stream& stream,
                          const std::function<void(attention::ContextAttention& attention)>& body) {
   comm::run_ranks(1, [&](comm::Communicator& rank) {
-    attention::ContextAttention attention = attention::plan({.batch = 1,
+    attention::ContextAttention attention = attention::plan({.batch = batch,
                                                              .tokens = tokens,
                                                              .heads = config.num_attention_heads,
                                                              .head_dim = config.attention_head_dim,
@@ -65,7 +65,7 @@ void with_forward(const std::shared_ptr<const wan::TransformerWeights>& weights,
                   const std::function<void(const std::function<void()>& forward, const TensorView& velocity)>& body) {
   const wan::TransformerConfig& config = weights->config;
   const int64_t tokens = wan::token_grid(config, size.latent).tokens();
-  with_whole_sequence(config, tokens, weights->dtype, strategy, stream, [&](attention::ContextAttention& attention) {
+  with_whole_sequence(config, 1, tokens, weights->dtype, strategy, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(size.latent, 1, attention);
     const ForwardInputs inputs(config, size, weights->dtype);

@@ -43,8 +43,8 @@ struct ForwardInputs {
 // Rows of the image that such inputs have.
 int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size);
 
-// body(attention) for a model of `config` in `dtype`, batch 1. Throws what body throws.
-void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype,
+// body(attention) for a model of `config` in `dtype`. Throws what body throws.
+void with_whole_sequence(const wan::TransformerConfig& config, int64_t batch, int64_t tokens, DType dtype,
                          const attention::Strategy& strategy, Stream& stream,
                          const std::function<void(attention::ContextAttention& attention)>& body);
 

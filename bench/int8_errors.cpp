@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "base/error.h"
+#include "bench/attention_data.h"
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
@@ -25,7 +27,8 @@
 namespace zoetrope::bench {
 namespace {
 
-constexpr int64_t kFrames = 2, kEdge = 8;  // tokens
+constexpr int64_t kFrames = 2, kHeight = 4, kWidth = 8;  // tokens
+constexpr int64_t kBranches = 2;                         // of guidance: conditional, unconditional
 // Limits of attention in int8 that a budget can choose from, descending. Normal numbers are off by 0.7 to 0.9 %.
 const std::vector<double> kAttentionLimits = {attention::kInt8Limit, 0.03, 0.02, 0.015, 0.01};
 // Differences are multiplied by this, or by less where they would be more than that part of the stream.
@@ -45,6 +48,26 @@ std::vector<double> attention_limits() {
   return kernels::FlashAttention::int8_refusal(DType::kBF16).empty() ? kAttentionLimits : std::vector<double>();
 }
 
+// Of a velocity [kBranches, tokens, C], or of what it is off from another, over `unit`.
+pipeline::BranchNorms norms(const TensorView& velocity, double unit, const TensorView& other = {}) {
+  const int64_t half = velocity.size() / kBranches;
+  pipeline::BranchNorms result;
+  for (int64_t i = 0; i < half; ++i) {
+    double c = element(velocity, i), u = element(velocity, half + i);
+    if (other) {
+      c -= element(other, i);
+      u -= element(other, half + i);
+    }
+    result.conditional += c * c / unit;
+    result.unconditional += u * u / unit;
+    result.product += c * u / unit;
+  }
+  if (!std::isfinite(result.conditional + result.unconditional + result.product))
+    fail("the model gives zeros or values that are not finite, so errors cannot be measured");
+  return result;
+}
+
+// The relative L2 by which streams are off.
 double distance(const TensorView& a, const TensorView& b) {
   double error = 0, norm = 0;
   for (int64_t i = 0; i < b.size(); ++i) {
@@ -61,16 +84,34 @@ void change_last_bits(const TensorView& stream) {
   for (int64_t i = 0; i < stream.size(); i += kTouched) stream.data<uint16_t>()[i] ^= 1;
 }
 
-// The text of a run, [1, rows, text_dim] BF16; empty for random weights.
+// Of a run, [kBranches, rows, text_dim] BF16: of the prompt and the negative one, and zero past their tokens. Random
+// rows with random weights.
 Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings, Stream& stream) {
-  if (model.text_encoder.checkpoint() == nullptr) return {};
   const int64_t rows = settings.run.max_sequence_length;
-  const pipeline::PromptTokens tokens = pipeline::prompt_tokens(model, settings.run.prompt, rows);
-  const Tensor encoded(DType::kF32, {1, rows, model.text_encoder_config.d_model});
-  pipeline::encode_prompts(model, tokens, settings.run.text_encoder_dtype, stream, nullptr, encoded, settings.poll);
+  const pipeline::PromptTokens tokens =
+      pipeline::prompt_tokens(model, {settings.run.prompt, settings.run.negative_prompt}, rows);
+  const Tensor encoded(DType::kF32, {kBranches, rows, model.experts.front().config.text_dim});
+  if (model.text_encoder.checkpoint() != nullptr) {
+    pipeline::encode_prompts(model, tokens, settings.run.text_encoder_dtype, stream, nullptr, encoded, settings.poll);
+  } else {
+    for (int64_t i = 0; i < kBranches; ++i)
+      fill_normal(encoded.view().select(0, i).slice(0, 0, tokens.lengths[static_cast<size_t>(i)]),
+                  static_cast<uint64_t>(i));
+  }
   Tensor text(DType::kBF16, encoded.shape());
   for (int64_t i = 0; i < text.size(); ++i) set_element(text, i, element(encoded, i));
   return text;
+}
+
+// The same for every branch.
+Tensor for_branches(const Tensor& one) {
+  if (!one) return {};
+  Shape shape = one.shape();
+  shape[0] = kBranches;
+  Tensor all(one.dtype(), shape);
+  for (int64_t i = 0; i < kBranches; ++i)
+    std::memcpy(all.view().select(0, i).raw(), one.view().raw(), one.view().bytes());
+  return all;
 }
 
 // Measures one expert.
@@ -84,15 +125,18 @@ class Measurement {
         done_(done),
         config_(expert_.config),
         stages_(stages_of(config_)),
-        size_{.latent = {kFrames * config_.patch_size[0], kEdge * config_.patch_size[1], kEdge * config_.patch_size[2]},
-              .text_rows = text ? text.extent(1) : kRunTextRows,
+        size_{.latent = {kFrames * config_.patch_size[0], kHeight * config_.patch_size[1],
+                         kWidth * config_.patch_size[2]},
+              .text_rows = text.extent(1),
               .image_rows = kRunImageRows},
         inputs_(config_, size_, DType::kBF16) {
-    if (text) inputs_.text = copy_of(text);
+    inputs_.text = copy_of(text);
+    for (Tensor* input : {&inputs_.latents, &inputs_.control, &inputs_.face}) *input = for_branches(*input);
   }
 
   std::vector<pipeline::Int8Errors::At> run(const std::vector<float>& timesteps) {
-    for (const float t : timesteps) at_.push_back({t, std::vector<double>(stages_.size()), 0, 0});
+    for (const float t : timesteps)
+      at_.push_back({.timestep = t, .blocks = std::vector<pipeline::BranchNorms>(stages_.size())});
     exact_.resize(at_.size());
     in_int8_.resize(at_.size());
     // The weights of one dtype at a time: together they need half as much memory again.
@@ -123,6 +167,7 @@ class Measurement {
   struct Recorded {
     std::vector<Tensor> streams;  // behind each block
     Tensor velocity;
+    double unit = 0;  // the squared norm of the conditional one
   };
 
   template <typename Body>
@@ -142,14 +187,14 @@ class Measurement {
   void with_forward(const Weights& weights, const attention::Strategy& strategy,
                     const std::function<void(Forward&)>& body) {
     const int64_t tokens = wan::token_grid(config_, size_.latent).tokens();
-    with_whole_sequence(config_, tokens, DType::kBF16, strategy, stream_, [&](attention::ContextAttention& attention) {
+    with_whole_sequence(config_, kBranches, tokens, DType::kBF16, strategy, stream_, [&](auto& attention) {
       wan::Transformer transformer(weights, stream_);
-      transformer.prepare(size_.latent, 1, attention);
+      transformer.prepare(size_.latent, kBranches, attention);
       inputs_.give(transformer);
-      const Tensor velocity(DType::kBF16, {1, tokens, config_.patch_output_dim()});
+      const Tensor velocity(DType::kBF16, {kBranches, tokens, config_.patch_output_dim()});
       Forward forward = [&](size_t at, const AtBlock& at_block) -> const Tensor& {
         if (settings_.poll) settings_.poll();
-        const std::vector<float> timestep{static_cast<float>(at_[at].timestep)};
+        const std::vector<float> timestep(kBranches, static_cast<float>(at_[at].timestep));
         transformer.forward(inputs_.latents, timestep, velocity, [&](std::string_view name, const TensorView& value) {
           if (const auto stage = stages_.find(name); stage != stages_.end()) at_block(stage->second, value);
         });
@@ -160,19 +205,23 @@ class Measurement {
     });
   }
 
-  double error_of_all(Forward& forward, size_t t) {
-    return distance(forward(t, [](size_t, const TensorView&) {}), exact_[t].velocity);
+  pipeline::BranchNorms error(size_t t, const TensorView& velocity) const {
+    return norms(velocity, exact_[t].unit, exact_[t].velocity);
+  }
+
+  pipeline::BranchNorms error_of_all(Forward& forward, size_t t) const {
+    return error(t, forward(t, [](size_t, const TensorView&) {}));
   }
 
   void record_exact(Forward& forward, size_t t) {
     exact_[t].streams.resize(stages_.size());
     exact_[t].velocity = copy_of(
         forward(t, [&](size_t block, const TensorView& stream) { exact_[t].streams[block] = copy_of(stream); }));
-    at_[t].rounding = distance(forward(t,
-                                       [&](size_t block, const TensorView& stream) {
-                                         if (block == 0) change_last_bits(stream);
-                                       }),
-                               exact_[t].velocity);
+    exact_[t].unit = norms(exact_[t].velocity, 1).conditional;
+    at_[t].velocity = norms(exact_[t].velocity, exact_[t].unit);
+    at_[t].rounding = error(t, forward(t, [&](size_t block, const TensorView& stream) {
+                              if (block == 0) change_last_bits(stream);
+                            }));
   }
 
   void record_int8(Forward& forward, size_t t) {
@@ -193,7 +242,7 @@ class Measurement {
         for (int64_t i = 0; i < stream.size(); ++i)
           set_element(stream, i, element(bf16, i) + factor * (element(int8, i) - element(bf16, i)));
       });
-      at_[t].blocks[one] = distance(velocity, exact_[t].velocity) / factor;
+      at_[t].blocks[one] = norms(velocity, exact_[t].unit * factor * factor, exact_[t].velocity);
     }
   }
 

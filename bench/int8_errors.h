@@ -20,13 +20,13 @@ struct Int8ErrorSettings {
   std::function<void(const pipeline::Int8Errors& errors)> found;  // when an expert is measured
 };
 
-// Expert by expert. Latents and conditions are random, the text is the prompt's; with random weights it is random too,
-// because their text encoder says nothing. 128 tokens. A forward for each limit has attention in int8, where the CPU
-// can. A forward in bf16 leaves the residual stream behind each block, a forward in int8 what each block makes of the
-// stream before it. Then every block has a forward in bf16 in which the difference of the two is added behind it,
-// several times over, so that it stands out from what rounding changes; the distance of the velocity is divided by that
-// factor. Throws Error where the CPU has no int8, where the weights in bf16 do not fit into memory, where a velocity is
-// not finite, and what loading throws.
+// Expert by expert, both branches of guidance at once, 64 tokens each. Latents and conditions are random, the texts are
+// those of the prompt and the negative one; with random weights they are random too, because their text encoder says
+// nothing. A forward for each limit has attention in int8, where the CPU can. A forward in bf16 leaves the residual
+// stream behind each block, a forward in int8 what each block makes of the stream before it. Then every block has a
+// forward in bf16 in which the difference of the two is added behind it, several times over, so that it stands out from
+// what rounding changes; what the velocity is off is divided by that factor. Throws Error where the CPU has no int8,
+// where the weights in bf16 do not fit into memory, where a velocity is not finite, and what loading throws.
 void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings);
 
 }  // namespace zoetrope::bench

@@ -116,7 +116,7 @@ class LoadBench : private ModelCase {
     const Shape latent{patch[0], kTokensOneWay * patch[1], kTokensOneWay * patch[2]};
     const int64_t tokens = kTokensOneWay * kTokensOneWay;
     Start start;
-    with_whole_sequence(config, tokens, type, {}, stream_, [&](attention::ContextAttention& attention) {
+    with_whole_sequence(config, 1, tokens, type, {}, stream_, [&](attention::ContextAttention& attention) {
       const ForwardInputs inputs(config, {.latent = latent, .text_rows = kTextRows, .image_rows = kImageRows}, type);
       const Tensor velocity(type, {1, tokens, config.patch_output_dim()});
       std::shared_ptr<const wan::TransformerWeights> weights;

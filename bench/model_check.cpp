@@ -102,7 +102,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   const ForwardInputs inputs(config, size, weights->dtype);
   const int64_t tokens = wan::token_grid(config, size.latent).tokens();
   Comparison compare(wan::reference::stage_bound(wan::reference::longest_sum(config), weights->dtype));
-  with_whole_sequence(config, tokens, weights->dtype, strategy, stream, [&](attention::ContextAttention& attention) {
+  with_whole_sequence(config, 1, tokens, weights->dtype, strategy, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(size.latent, 1, attention);
     inputs.give(transformer, compare.probe());

@@ -14,6 +14,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "kernels/gemm/packed.h"
+#include "pipeline/plan.h"
 #include "pipeline/run_settings.h"
 
 namespace zoetrope::cli {
@@ -50,6 +51,9 @@ constexpr const char* kTaken[] = {"model",
                                   "lora_high",
                                   "lora_low",
                                   "prompt",
+                                  "negative_prompt",
+                                  "guidance_scale",
+                                  "guidance_scale_2",
                                   "max_sequence_length",
                                   "boundary_ratio",
                                   "text_encoder_dtype",
@@ -76,63 +80,88 @@ void refuse_other_keys(const OptionSet& set) {
 std::string help() {
   Int8Words words;
   return fmt::format(
-      "The keys of `zoetrope generate` that say which model it is, prompt, threads, memory and int8_calibration (the "
-      "file of\nresults), and:\n{}\n"
-      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2). The "
-      "last\nlines say the same of all blocks, of attention_dtype=int8, with smaller values of attention_int8_limit "
-      "(≤), and of any small\nchange, because bf16 then rounds otherwise. Within budget=, dtype=int8 "
-      "int8_layers=auto chooses blocks by it, and\nattention_dtype=int8 its heads.\n"
+      "The keys of `zoetrope generate` that say which model it is, prompts, guidance, threads, memory and "
+      "int8_calibration (the\nfile of results), and:\n{}\n"
+      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2, with\n"
+      "guidance_scale=). The last lines say the same of all blocks, of attention_dtype=int8, with smaller values of\n"
+      "attention_int8_limit (≤), and of any small change, because bf16 then rounds otherwise. Within budget=,\n"
+      "dtype=int8 int8_layers=auto chooses blocks by it, and attention_dtype=int8 its heads. Results hold for any\n"
+      "guidance.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
-      "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.015\n",
+      "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.06\n",
       describe(words).help());
 }
 
-double largest(const pipeline::Int8Errors& errors, size_t block) {
-  double error = 0;
-  for (const pipeline::Int8Errors::At& at : errors.at) error = std::max(error, at.blocks[block]);
-  return error;
+using Row = std::vector<double>;  // of the table: an error for each timestep
+
+Row row_of(const pipeline::Int8Errors& errors, double guidance, const auto& error_of) {
+  Row row;
+  for (const pipeline::Int8Errors::At& at : errors.at) row.push_back(at.relative(error_of(at), guidance));
+  return row;
 }
 
-bench::BarPlot error_plot(const pipeline::Int8Errors& errors, const char* expert) {
+std::vector<Row> block_rows(const pipeline::Int8Errors& errors, double guidance) {
+  std::vector<Row> rows;
+  for (size_t block = 0; block < static_cast<size_t>(errors.block_count()); ++block)
+    rows.push_back(row_of(errors, guidance, [&](const auto& at) { return at.blocks[block]; }));
+  return rows;
+}
+
+bench::BarPlot error_plot(const std::vector<Row>& blocks, const char* expert) {
   bench::BarPlot plot{.title = fmt::format("Error of the velocity from one block of the {} in int8", expert),
                       .y_label = "relative L2, percent",
                       .groups = {},
                       .series = {{"the most of all timesteps", {}}}};
-  for (size_t block = 0; block < static_cast<size_t>(errors.block_count()); ++block) {
+  for (size_t block = 0; block < blocks.size(); ++block) {
     plot.groups.push_back(fmt::to_string(block));
-    plot.series[0].values.push_back(100 * largest(errors, block));
+    plot.series[0].values.push_back(100 * std::ranges::max(blocks[block]));
   }
   return plot;
 }
 
-// `budgets`: for which the blocks that fit are shown.
-void print_errors(const pipeline::Int8Errors& errors, const std::vector<double>& budgets) {
-  print("{}: relative L2 of the velocity against bf16, in percent\n{:>10}", errors.name, "block");
+std::string row_text(std::string_view name, const Row& row) {
+  std::string text = fmt::format("{:>10}", name);
+  for (const double error : row) text += fmt::format(" {:>8.3f}", 100 * error);
+  return text;
+}
+
+// Equal parts of the way from any small change to all blocks.
+std::vector<double> budgets_between(const Row& rounding, const Row& all) {
+  constexpr int kParts = 5;
+  const double least = std::ranges::max(rounding), most = std::max(std::ranges::max(all), least);
+  std::vector<double> budgets;
+  for (int part = 1; part <= kParts; ++part)
+    budgets.push_back(std::ceil(1e4 * (least + (most - least) * part / kParts)) / 1e4);
+  return budgets;
+}
+
+// `budget`: for which the blocks that fit are shown; unset: some.
+void print_errors(const pipeline::Int8Errors& errors, double guidance, std::optional<double> budget) {
+  print("{}: relative L2 of the velocity against bf16, in percent, {}\n{:>10}", errors.name,
+        guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance), "block");
   for (const auto& at : errors.at) print(" {:>8}", fmt::format("t={:.0f}", at.timestep));
   print("\n");
+  const std::vector<Row> blocks = block_rows(errors, guidance);
   double most = 0;
-  const auto blocks = static_cast<size_t>(errors.block_count());
-  for (size_t block = 0; block < blocks; ++block) most = std::max(most, largest(errors, block));
+  for (const Row& row : blocks) most = std::max(most, std::ranges::max(row));
   constexpr double kColumns = 40;
-  for (size_t block = 0; block < blocks; ++block) {
-    print("{:>10}", block);
-    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.blocks[block]);
-    const auto bar = most > 0 ? static_cast<size_t>(std::lround(kColumns * largest(errors, block) / most)) : 0;
-    print("  {}\n", std::string(bar, '#'));
+  for (size_t block = 0; block < blocks.size(); ++block) {
+    const double part = most > 0 ? std::ranges::max(blocks[block]) / most : 0;
+    print("{}  {}\n", row_text(fmt::to_string(block), blocks[block]),
+          std::string(static_cast<size_t>(std::lround(kColumns * part)), '#'));
   }
-  print("{:>10}", "all");
-  for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.all);
+  const Row all = row_of(errors, guidance, [](const auto& at) { return at.all; });
+  print("{}\n", row_text("all", all));
   for (size_t limit = 0; limit < errors.attention_limits.size(); ++limit) {
-    print("\n{:>10}", limit == 0 ? "attention" : fmt::format("≤ {:g} %", 100 * errors.attention_limits[limit]));
-    for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.attention[limit]);
+    print("{}\n", row_text(limit == 0 ? "attention" : fmt::format("≤ {:g} %", 100 * errors.attention_limits[limit]),
+                           row_of(errors, guidance, [&](const auto& at) { return at.attention[limit]; })));
   }
-  print("\n{:>10}", "rounding");
-  for (const auto& at : errors.at) print(" {:>8.3f}", 100 * at.rounding);
-  print("\n{:>10}  blocks that fit\n", "budget");
-  for (const double budget : budgets) {
-    const pipeline::Int8Choice choice = pipeline::choose_int8_blocks(errors, budget);
-    print("{:>10}  {:>2} of {}{}\n", budget, choice.blocks.size(), blocks,
+  const Row rounding = row_of(errors, guidance, [](const auto& at) { return at.rounding; });
+  print("{}\n{:>10}  blocks that fit\n", row_text("rounding", rounding), "budget");
+  for (const double one : budget ? std::vector{*budget} : budgets_between(rounding, all)) {
+    const pipeline::Int8Choice choice = pipeline::choose_int8_blocks(errors, guidance, one);
+    print("{:>10}  {:>2} of {}{}\n", one, choice.blocks.size(), blocks.size(),
           choice.blocks.empty() ? "" : fmt::format(": {}", pipeline::block_ranges(choice.blocks)));
   }
 }
@@ -153,8 +182,6 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
                                            ? pipeline::Int8Calibration::default_file()
                                            : std::filesystem::path(settings.run.int8_calibration));
   const std::optional<double> budget = settings.run.budget;
-  const std::vector<double> budgets =
-      budget ? std::vector<double>{*budget} : std::vector<double>{0.005, 0.01, 0.015, 0.02, 0.03};
   // What runs will have, and the measurement decides.
   const ModelOptions defaults;
   settings.run.dtype = DType::kBF16;
@@ -163,6 +190,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   settings.run.budget.reset();
   pipeline::check_model_options(settings.run);
   const auto model = pipeline::ModelFolder::open(settings.run);
+  if (model.experts.size() == 1) pipeline::refuse_keys_of_two_experts(settings.run);
   file.require_writable();
   const Drawings drawings(words.svg, kInt8.name);
   stop_at_safe_points();
@@ -177,8 +205,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   section.name = kInt8.name;
   measured.found = [&](const pipeline::Int8Errors& errors) {
     file.remember(errors);
-    print_errors(errors, budgets);
-    section.bar_plots.push_back(error_plot(errors, pipeline::expert_name(static_cast<int>(section.bar_plots.size()))));
+    const size_t expert = section.bar_plots.size();
+    const double guidance = pipeline::guidance_of(settings.run)[expert];
+    print_errors(errors, guidance, budget);
+    section.bar_plots.push_back(
+        error_plot(block_rows(errors, guidance), pipeline::expert_name(static_cast<int>(expert))));
   };
   bench::measure_int8_errors(model, measured);
   drawings.write(report);

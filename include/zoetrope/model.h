@@ -88,9 +88,10 @@ struct ModelOptions {
   // is less than one block costs.
   std::string int8_layers = "inner";
   std::string int8_calibration;  // the file of `zoetrope int8`; empty: zoetrope/int8.json in the user's cache folder
-  // How far the velocity of a step may be off that of bf16 (relative L2), for what is chosen by its error:
-  // int8_layers=auto, and the threshold of a step cache that has none. Unset: 0.02 for int8_layers, and the threshold
-  // as published.
+  // How far the velocity of a step, guidance included, may be off that of bf16 (relative L2), for what is chosen by its
+  // error: int8_layers=auto, attention_dtype=int8, and the threshold of a step cache that has none. Chosen for the
+  // default of Request::guidance_scale; a request whose guidance adds errors up to more is refused. Unset: 0.02 of one
+  // forward, before guidance, for int8_layers, and the threshold as published.
   std::optional<double> budget;
   DType text_encoder_dtype = DType::kF32;  // F32 or BF16: weights and activations of the text encoder
   DType vae_dtype = DType::kF32;           // likewise of the VAE

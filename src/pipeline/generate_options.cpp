@@ -210,9 +210,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("int8_calibration", o.int8_calibration,
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
-              "largest relative L2 error of one forward against bf16, before guidance, that int8_layers=auto and "
+              "largest relative L2 error of the guided velocity against bf16 that int8_layers=auto and "
               "attention_dtype=int8 may cause; cache=mag or tea without a threshold takes the rest, in its own "
-              "measure; unset: 0.02, and the threshold as published")
+              "measure; unset: 0.02 before guidance, and the threshold as published")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
@@ -302,6 +302,11 @@ void check_multiple(const char* key, int64_t value, int64_t unit) {
 }
 
 }  // namespace
+
+std::array<double, 2> guidance_of(const Request& request) {
+  if (request.guidance_scale <= 1) return {1, 1};
+  return {request.guidance_scale, request.guidance_scale_2.value_or(request.guidance_scale)};
+}
 
 bool caches_within(const GenerateOptions& o) {
   const bool adds_up = o.cache == sampling::StepCacheKind::kMag || o.cache == sampling::StepCacheKind::kTea;

@@ -1,6 +1,7 @@
 // The one description of every key of a generation run.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -60,6 +61,10 @@ OptionSet describe_options(GenerateOptions& options);
 
 // The keys whose values are not the defaults, with their values.
 std::map<std::string, std::string> changed_settings(const GenerateOptions& options);
+
+// Of each expert: the velocity is u + guidance · (c − u) of the unconditional and the conditional branch. 1 where there
+// is one branch.
+std::array<double, 2> guidance_of(const Request& request);
 
 // Whether a budget, where there is one, is what the cache takes for its threshold.
 bool caches_within(const GenerateOptions& options);

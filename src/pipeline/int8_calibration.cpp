@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -19,24 +20,27 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kFormatKey = "zoetrope_int8";
-constexpr int64_t kFormat = 2;
+constexpr int64_t kFormat = 3;
 
-double square(double x) { return x * x; }
+nlohmann::json to_json(const BranchNorms& norms) {
+  return {{"conditional", norms.conditional}, {"unconditional", norms.unconditional}, {"product", norms.product}};
+}
 
-double largest(const Int8Errors& errors, const std::vector<int64_t>& blocks, AttentionLimit attention) {
-  double error = 0;
-  for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, blocks, attention));
-  return error;
+nlohmann::json to_json(const std::vector<BranchNorms>& all) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const BranchNorms& norms : all) list.push_back(to_json(norms));
+  return list;
 }
 
 nlohmann::json to_json(const Int8Errors& errors) {
   nlohmann::json steps = nlohmann::json::array();
   for (const Int8Errors::At& at : errors.at) {
     steps.push_back({{"timestep", at.timestep},
-                     {"blocks", at.blocks},
-                     {"all", at.all},
-                     {"rounding", at.rounding},
-                     {"attention", at.attention}});
+                     {"velocity", to_json(at.velocity)},
+                     {"blocks", to_json(at.blocks)},
+                     {"all", to_json(at.all)},
+                     {"rounding", to_json(at.rounding)},
+                     {"attention", to_json(at.attention)}});
   }
   return {{"weights", errors.weights},
           {"name", errors.name},
@@ -44,8 +48,21 @@ nlohmann::json to_json(const Int8Errors& errors) {
           {"errors", steps}};
 }
 
-void check_error(double error, const std::string& where) {
-  if (!std::isfinite(error) || error < 0) fail("{}: {} is not an error", where, error);
+BranchNorms parse_norms(const JsonObject& json) {
+  const BranchNorms norms{json.get<double>("conditional"), json.get<double>("unconditional"),
+                          json.get<double>("product")};
+  constexpr double kRounded = 1 + 1e-6;  // the product of errors that are in proportion
+  const double most = std::sqrt(norms.conditional * norms.unconditional) * kRounded;
+  if (!(norms.conditional >= 0 && norms.unconditional >= 0 && std::abs(norms.product) <= most && std::isfinite(most)))
+    fail("{}: {}, {} and {} are not two squared norms and their product", json.path(), norms.conditional,
+         norms.unconditional, norms.product);
+  return norms;
+}
+
+std::vector<BranchNorms> parse_all_norms(const std::vector<JsonObject>& objects) {
+  std::vector<BranchNorms> all;
+  std::ranges::transform(objects, std::back_inserter(all), parse_norms);
+  return all;
 }
 
 Int8Errors parse_errors(const JsonObject& json) {
@@ -60,12 +77,14 @@ Int8Errors parse_errors(const JsonObject& json) {
            errors.attention_limits[i - 1]);
   }
   for (const JsonObject& step : json.objects("errors")) {
-    Int8Errors::At at{step.get<double>("timestep"), step.get<std::vector<double>>("blocks"), step.get<double>("all"),
-                      step.get<double>("rounding"), step.get<std::vector<double>>("attention")};
-    for (const double error : at.blocks) check_error(error, step.path());
-    for (const double error : at.attention) check_error(error, step.path());
-    check_error(at.all, step.path());
-    check_error(at.rounding, step.path());
+    const auto norms = [&](const char* key) { return parse_norms(step.object(key)); };
+    Int8Errors::At at{step.get<double>("timestep"),
+                      norms("velocity"),
+                      parse_all_norms(step.objects("blocks")),
+                      norms("all"),
+                      norms("rounding"),
+                      parse_all_norms(step.objects("attention"))};
+    if (at.velocity.conditional == 0) fail("{}: has a velocity of zeros", step.path());
     if (at.blocks.empty() || (!errors.at.empty() && at.blocks.size() != errors.at.front().blocks.size()))
       fail("{}: has errors of {} blocks", step.path(), at.blocks.size());
     if (at.attention.size() != errors.attention_limits.size())
@@ -78,29 +97,49 @@ Int8Errors parse_errors(const JsonObject& json) {
 
 }  // namespace
 
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, AttentionLimit attention) {
-  const double attended = attention ? at.attention.at(*attention) : 0;
-  if (blocks.empty() && attended == 0) return 0;
-  double added = 0, sum = 0;
-  for (const int64_t block : blocks) added += square(at.blocks.at(static_cast<size_t>(block)));
-  for (const double block : at.blocks) sum += square(block);
-  const double share = sum > 0 ? std::max(square(at.all) - square(at.rounding), 0.0) / sum : 0;
-  return std::sqrt(square(at.rounding) + share * added + std::max(square(attended) - square(at.rounding), 0.0));
+double BranchNorms::guided(double guidance) const {
+  const double of_unconditional = guidance - 1;
+  const double sum = guidance * guidance * conditional + of_unconditional * of_unconditional * unconditional -
+                     2 * guidance * of_unconditional * product;
+  return std::max(sum, 0.0);
 }
 
-double int8_attention_error(const Int8Errors& errors, size_t limit) { return largest(errors, {}, limit); }
+double Int8Errors::At::relative(const BranchNorms& error, double guidance) const {
+  return std::sqrt(error.guided(guidance) / velocity.guided(guidance));
+}
 
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, AttentionLimit attention) {
+double predicted_error(const Int8Errors::At& at, double guidance, const std::vector<int64_t>& blocks,
+                       AttentionLimit attention) {
+  const double attended = attention ? at.attention.at(*attention).guided(guidance) : 0;
+  if (blocks.empty() && attended == 0) return 0;
+  double added = 0, sum = 0;
+  for (const int64_t block : blocks) added += at.blocks.at(static_cast<size_t>(block)).guided(guidance);
+  for (const BranchNorms& block : at.blocks) sum += block.guided(guidance);
+  const double rounding = at.rounding.guided(guidance);
+  const double share = sum > 0 ? std::max(at.all.guided(guidance) - rounding, 0.0) / sum : 0;
+  const double error = rounding + share * added + std::max(attended - rounding, 0.0);
+  return std::sqrt(error / at.velocity.guided(guidance));
+}
+
+double predicted_error(const Int8Errors& errors, double guidance, const std::vector<int64_t>& blocks,
+                       AttentionLimit attention) {
+  double error = 0;
+  for (const Int8Errors::At& at : errors.at) error = std::max(error, predicted_error(at, guidance, blocks, attention));
+  return error;
+}
+
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double budget, AttentionLimit attention) {
   std::vector<int64_t> order(static_cast<size_t>(errors.block_count()));
   std::iota(order.begin(), order.end(), 0);
-  const auto error_of = [&](int64_t block) { return largest(errors, {block}, attention); };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return error_of(a) < error_of(b); });
+  std::vector<double> alone;
+  for (const int64_t block : order) alone.push_back(predicted_error(errors, guidance, {block}, attention));
+  std::ranges::stable_sort(order, {}, [&](int64_t block) { return alone[static_cast<size_t>(block)]; });
   Int8Choice choice;
   for (const int64_t block : order) {
     std::vector<int64_t> more = choice.blocks;
     more.push_back(block);
-    const double error = largest(errors, more, attention);
-    if (error > budget) {
+    const double error = predicted_error(errors, guidance, more, attention);
+    if (!(error <= budget)) {
       if (choice.blocks.empty()) choice.error = error;
       break;
     }

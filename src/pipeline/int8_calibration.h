@@ -13,7 +13,19 @@
 
 namespace zoetrope::pipeline {
 
-// Relative L2 distances of an expert's velocity to that of bf16, by the same inputs, at some timesteps.
+// Of a velocity, or of how far it is off: the squared L2 norms of its conditional branch c and its unconditional branch
+// u, and their product c·u.
+struct BranchNorms {
+  double conditional = 0, unconditional = 0, product = 0;
+
+  bool zero() const { return conditional == 0 && unconditional == 0; }
+  // |u + guidance · (c − u)|²
+  double guided(double guidance) const;
+};
+
+// How far int8 moves an expert's velocity from that of bf16, with the same inputs, at some timesteps. An error is the
+// relative L2 of the guided velocity, so it depends on the guidance: at 5, errors of branches of the same size that
+// have nothing to do with each other add up to √(5² + 4²) of one. 1: the conditional branch alone.
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
@@ -21,10 +33,13 @@ struct Int8Errors {
   std::vector<double> attention_limits = {};
   struct At {
     double timestep = 0;
-    std::vector<double> blocks;          // what each adds in int8, as TransformerConfig::int8_blocks counts
-    double all = 0;                      // of all blocks in int8
-    double rounding = 0;                 // of any small change: what follows is rounded to bf16 otherwise
-    std::vector<double> attention = {};  // of attention_dtype=int8, by attention_limits; 0 where it took no head
+    BranchNorms velocity = {};                // of bf16
+    std::vector<BranchNorms> blocks = {};     // what each adds in int8, as TransformerConfig::int8_blocks counts
+    BranchNorms all = {};                     // of all blocks in int8
+    BranchNorms rounding = {};                // of any small change: what follows is rounded to bf16 otherwise
+    std::vector<BranchNorms> attention = {};  // of attention_dtype=int8, by attention_limits; 0 where it took no head
+
+    double relative(const BranchNorms& error, double guidance) const;
   };
   std::vector<At> at = {};
 
@@ -38,7 +53,11 @@ using AttentionLimit = std::optional<size_t>;
 // so their squares add up:
 //   error² = rounding² + share · Σ block² + (attention² − rounding²),
 // where `share` makes it `all` for all blocks, which is measured: errors that agree or cancel out are counted so.
-double predicted_error(const Int8Errors::At& at, const std::vector<int64_t>& blocks, AttentionLimit attention = {});
+double predicted_error(const Int8Errors::At& at, double guidance, const std::vector<int64_t>& blocks,
+                       AttentionLimit attention = {});
+// The largest of the timesteps.
+double predicted_error(const Int8Errors& errors, double guidance, const std::vector<int64_t>& blocks,
+                       AttentionLimit attention = {});
 
 struct Int8Choice {
   std::vector<int64_t> blocks;  // ascending; empty where not even one fits
@@ -46,9 +65,7 @@ struct Int8Choice {
 };
 // As many blocks as the budget allows at every timestep, those with the smallest errors. `attention`: its error is
 // within the budget, too.
-Int8Choice choose_int8_blocks(const Int8Errors& errors, double budget, AttentionLimit attention = {});
-// Of attention in int8 alone, the largest of the timesteps; 0 where int8 takes no head at any of them.
-double int8_attention_error(const Int8Errors& errors, size_t limit);
+Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double budget, AttentionLimit attention = {});
 
 // "1-7,9,11-28", as the key int8_layers takes it.
 std::string block_ranges(const std::vector<int64_t>& blocks);

@@ -14,6 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pointwise;
 
 double root(std::initializer_list<double> squares) {
   double sum = 0;
@@ -21,77 +22,125 @@ double root(std::initializer_list<double> squares) {
   return std::sqrt(sum);
 }
 
-// Four blocks whose errors are apart, without a floor.
-Int8Errors apart() {
-  const std::vector<double> blocks{0.004, 0.001, 0.002, 0.003};
-  return {"0123", "a model", {}, {{500, blocks, root({0.004, 0.001, 0.002, 0.003}), 0}}};
+// Errors of that relative L2 in each branch, which have nothing to do with each other.
+BranchNorms apart_by(double error) { return {error * error, error * error, 0}; }
+
+std::vector<BranchNorms> each_apart_by(std::initializer_list<double> errors) {
+  std::vector<BranchNorms> all;
+  for (const double error : errors) all.push_back(apart_by(error));
+  return all;
 }
+
+Int8Errors::At at(double timestep, std::initializer_list<double> blocks) {
+  return {.timestep = timestep, .velocity = {1, 1, 1}, .blocks = each_apart_by(blocks), .all = apart_by(root(blocks))};
+}
+
+constexpr double kUnguided = 1;
+
+// Four blocks whose errors are apart, without a floor.
+Int8Errors apart() { return {"0123", "a model", {}, {at(500, {0.004, 0.001, 0.002, 0.003})}}; }
+
+double error_of_all(const Int8Errors::At& at) { return at.relative(at.all, kUnguided); }
 
 TEST(Int8Calibration, ErrorsAddUpAsSquares) {
   const Int8Errors errors = apart();
-  EXPECT_NEAR(predicted_error(errors.at[0], {0}), 0.004, 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), root({0.001, 0.002}), 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
-  EXPECT_EQ(predicted_error(errors.at[0], {}), 0);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {0}), 0.004, 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1, 2}), root({0.001, 0.002}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {0, 1, 2, 3}), error_of_all(errors.at[0]), 1e-12);
+  EXPECT_EQ(predicted_error(errors, kUnguided, {}), 0);
+}
+
+// At 5 the velocity is 5c − 4u.
+TEST(Int8Calibration, GuidanceAddsErrorsOfBothBranchesUp) {
+  const BranchNorms branches{0.04, 0.09, 0.05};
+  EXPECT_NEAR(branches.guided(1), 0.04, 1e-12);
+  EXPECT_NEAR(branches.guided(5), 25 * 0.04 + 16 * 0.09 - 40 * 0.05, 1e-12);
+  EXPECT_NEAR(branches.guided(0), 0.09, 1e-12);
+  Int8Errors errors = apart();
+  EXPECT_NEAR(predicted_error(errors, 5, {1, 2}), root({5 * 0.001, 4 * 0.001, 5 * 0.002, 4 * 0.002}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, 5, {0, 1, 2, 3}), std::sqrt(41.0) * error_of_all(errors.at[0]), 1e-12);
+  // Branches that are off alike are off by as much together, branches that are off contrarily by their sum.
+  for (const auto& [product, times] : {std::pair(1.0, 1.0), std::pair(-1.0, 9.0)}) {
+    for (BranchNorms* norms : {&errors.at[0].all, &errors.at[0].blocks[0], &errors.at[0].blocks[1],
+                               &errors.at[0].blocks[2], &errors.at[0].blocks[3]})
+      norms->product = product * norms->conditional;
+    EXPECT_NEAR(predicted_error(errors, 5, {1, 2}), times * root({0.001, 0.002}), 1e-12);
+  }
+  // Against a velocity that guidance makes larger.
+  errors.at[0].velocity = {1, 1, 0};
+  EXPECT_NEAR(predicted_error(errors, 5, {1, 2}), 9 * root({0.001, 0.002}) / std::sqrt(41.0), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1, 2}), root({0.001, 0.002}), 1e-12);
+}
+
+TEST(Int8Calibration, GuidanceDecidesHowManyBlocksFit) {
+  const Int8Errors errors = apart();
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0151).blocks, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(choose_int8_blocks(errors, 5, 0.0151).blocks, ElementsAre(1, 2));
+  EXPECT_THAT(choose_int8_blocks(errors, 5, 0.006).blocks, ElementsAre());
 }
 
 TEST(Int8Calibration, RoundingCountsOnce) {
   Int8Errors errors = apart();
-  errors.at[0].rounding = 0.005;
-  errors.at[0].all = root({errors.at[0].all, 0.005});
-  EXPECT_NEAR(predicted_error(errors.at[0], {2}), root({0.002, 0.005}), 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), root({0.001, 0.002, 0.005}), 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
-  errors.at[0].all = 0.004;  // less than any change costs: the measurement's own noise
-  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), 0.005, 1e-12);
+  errors.at[0].rounding = apart_by(0.005);
+  errors.at[0].all = apart_by(root({error_of_all(errors.at[0]), 0.005}));
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {2}), root({0.002, 0.005}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1, 2}), root({0.001, 0.002, 0.005}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {0, 1, 2, 3}), error_of_all(errors.at[0]), 1e-12);
+  errors.at[0].all = apart_by(0.004);  // less than any change costs: the measurement's own noise
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1, 2}), 0.005, 1e-12);
 }
 
 TEST(Int8Calibration, ErrorsThatAgreeAreScaled) {
   Int8Errors errors = apart();
-  errors.at[0].all *= 1.5;
-  EXPECT_NEAR(predicted_error(errors.at[0], {0, 1, 2, 3}), errors.at[0].all, 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {1, 2}), 1.5 * root({0.001, 0.002}), 1e-12);
+  errors.at[0].all = apart_by(1.5 * error_of_all(errors.at[0]));
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {0, 1, 2, 3}), error_of_all(errors.at[0]), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1, 2}), 1.5 * root({0.001, 0.002}), 1e-12);
 }
 
 TEST(Int8Calibration, ChoosesTheLeastErrorsWithinTheBudget) {
   Int8Errors errors = apart();
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0024).blocks, ElementsAre(1, 2));
-  EXPECT_NEAR(choose_int8_blocks(errors, 0.0024).error, root({0.001, 0.002}), 1e-12);
-  EXPECT_THAT(choose_int8_blocks(errors, 1).blocks, ElementsAre(0, 1, 2, 3));
-  const Int8Choice none = choose_int8_blocks(errors, 0.0009);
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0024).blocks, ElementsAre(1, 2));
+  EXPECT_NEAR(choose_int8_blocks(errors, kUnguided, 0.0024).error, root({0.001, 0.002}), 1e-12);
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 1).blocks, ElementsAre(0, 1, 2, 3));
+  const Int8Choice none = choose_int8_blocks(errors, kUnguided, 0.0009);
   EXPECT_TRUE(none.blocks.empty());
   EXPECT_NEAR(none.error, 0.001, 1e-12);
   // The worst of the timesteps decides.
-  errors.at.push_back({100, {0.001, 0.006, 0.002, 0.003}, root({0.001, 0.006, 0.002, 0.003}), 0});
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0037).blocks, ElementsAre(2, 3));
+  errors.at.push_back(at(100, {0.001, 0.006, 0.002, 0.003}));
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0037).blocks, ElementsAre(2, 3));
 }
 
 TEST(Int8Calibration, AttentionIsPartOfTheBudget) {
   Int8Errors errors = apart();
-  errors.at[0].rounding = 0.001;
-  errors.at[0].all = root({errors.at[0].all, 0.001});
+  errors.at[0].rounding = apart_by(0.001);
+  errors.at[0].all = apart_by(root({error_of_all(errors.at[0]), 0.001}));
   errors.attention_limits = {0.05, 0.01, 0.001};
-  errors.at[0].attention = {root({0.002, 0.001}), root({0.0005, 0.001}), 0};  // the last takes no head
-  EXPECT_NEAR(int8_attention_error(errors, 0), root({0.002, 0.001}), 1e-12);
-  EXPECT_EQ(int8_attention_error(errors, 2), 0);
-  EXPECT_NEAR(predicted_error(errors.at[0], {2}, 0), root({0.001, 0.002, 0.002}), 1e-12);
-  EXPECT_NEAR(predicted_error(errors.at[0], {2}, 2), root({0.001, 0.002}), 1e-12);
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0027).blocks, ElementsAre(1, 2));
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, 0).blocks, ElementsAre(1));
-  EXPECT_THAT(choose_int8_blocks(errors, 0.0027, 1).blocks, ElementsAre(1, 2));
-  const Int8Choice none = choose_int8_blocks(errors, 0.0023, 0);
+  errors.at[0].attention = each_apart_by({root({0.002, 0.001}), root({0.0005, 0.001}), 0});  // the last takes no head
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {}, 0), root({0.002, 0.001}), 1e-12);
+  EXPECT_EQ(predicted_error(errors, kUnguided, {}, 2), 0);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {2}, 0), root({0.001, 0.002, 0.002}), 1e-12);
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {2}, 2), root({0.001, 0.002}), 1e-12);
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0027).blocks, ElementsAre(1, 2));
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0027, 0).blocks, ElementsAre(1));
+  EXPECT_THAT(choose_int8_blocks(errors, kUnguided, 0.0027, 1).blocks, ElementsAre(1, 2));
+  const Int8Choice none = choose_int8_blocks(errors, kUnguided, 0.0023, 0);
   EXPECT_TRUE(none.blocks.empty());
   EXPECT_NEAR(none.error, root({0.001, 0.001, 0.002}), 1e-12);
   // The worst of the timesteps decides.
   errors.at.push_back(errors.at[0]);
-  errors.at[1].attention[1] = 0.004;
-  EXPECT_EQ(int8_attention_error(errors, 1), 0.004);
+  errors.at[1].attention[1] = apart_by(0.004);
+  EXPECT_EQ(predicted_error(errors, kUnguided, {}, 1), 0.004);
 }
 
 TEST(Int8Calibration, NamesRanges) {
   EXPECT_EQ(block_ranges({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
   EXPECT_EQ(block_ranges({5}), "5");
   EXPECT_EQ(block_ranges({}), "");
+}
+
+MATCHER(SameNorms, "") {
+  const auto& [a, b] = arg;
+  return a.conditional == b.conditional && a.unconditional == b.unconditional && a.product == b.product;
 }
 
 TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
@@ -103,21 +152,23 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   other.weights = "4567";
   file.remember(first);
   file.remember(other);
-  first.at[0].blocks[0] = 0.25;
-  first.at[0].rounding = 0.125;
+  first.at[0].velocity = {1, 0.5, 0.25};
+  first.at[0].blocks[0] = {0.25, 0.5, -0.125};
+  first.at[0].rounding = apart_by(0.125);
   first.attention_limits = {0.05, 0.01};
-  first.at[0].attention = {0.5, 0.25};
+  first.at[0].attention = each_apart_by({0.5, 0.25});
   file.remember(first);
   EXPECT_EQ(file.entries().size(), 2U);
   const std::optional<Int8Errors> found = file.find("0123");
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, "a model");
-  EXPECT_EQ(found->at[0].timestep, 500);
-  EXPECT_EQ(found->at[0].blocks, first.at[0].blocks);
-  EXPECT_EQ(found->at[0].all, first.at[0].all);
-  EXPECT_EQ(found->at[0].rounding, first.at[0].rounding);
   EXPECT_EQ(found->attention_limits, first.attention_limits);
-  EXPECT_EQ(found->at[0].attention, first.at[0].attention);
+  const Int8Errors::At &is = found->at[0], &was = first.at[0];
+  EXPECT_EQ(is.timestep, 500);
+  EXPECT_THAT(is.blocks, Pointwise(SameNorms(), was.blocks));
+  EXPECT_THAT(is.attention, Pointwise(SameNorms(), was.attention));
+  EXPECT_THAT((std::vector{is.velocity, is.all, is.rounding}),
+              Pointwise(SameNorms(), std::vector{was.velocity, was.all, was.rounding}));
   EXPECT_FALSE(file.find("89ab"));
 }
 
@@ -128,8 +179,11 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
   file.remember(apart());
   std::ifstream in(file.file());
   const std::string good((std::istreambuf_iterator<char>(in)), {});
-  const std::pair<const char*, const char*> wrong[] = {{"0.004", "-0.004"},
-                                                       {"0.004", "\"x\""},
+  const std::pair<const char*, const char*> wrong[] = {{"\"conditional\": ", "\"conditional\": -"},
+                                                       {"\"unconditional\": ", "\"unconditional\": -"},
+                                                       {"\"product\": 0.0", "\"product\": 0.1"},
+                                                       {"\"product\": 0.0", "\"product\": \"x\""},
+                                                       {"\"velocity\": {", "\"velocity\": {}, \"x\": {"},
                                                        {"\"all\"", "\"al\""},
                                                        {"\"transformers\"", "\"t\""},
                                                        {"zoetrope_int8", "format"},

@@ -19,7 +19,6 @@
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
-#include "pipeline/int8_calibration.h"
 #include "pipeline/known_models.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/weight_memory.h"
@@ -367,6 +366,11 @@ std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) co
   return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_, check_finite_);
 }
 
+std::optional<double> Expert::int8_error(double guidance) const {
+  if (!int8_errors) return std::nullopt;
+  return predicted_error(*int8_errors, guidance, config.int8_blocks, attention_limit);
+}
+
 std::string Expert::layers_text() const {
   if (config.num_layers == layers_of_model) return fmt::format("{} layers", layers_of_model);
   return fmt::format("{} of {} layers", config.num_layers, layers_of_model);
@@ -427,6 +431,10 @@ std::string at_least(double error) {
   return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
 }
 
+std::string guidance_text(double guidance) {
+  return guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance);
+}
+
 // What `zoetrope int8` measured of an expert. `key`: what asks for it.
 Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model, size_t expert, std::string_view key) {
   const std::optional<Int8Errors> errors = file.find(transformer_identity(model, expert));
@@ -458,7 +466,9 @@ std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& expe
   }
   std::vector<AttentionLimit> limits;
   for (size_t limit = 0; limit < known.size(); ++limit) {
-    const auto takes_heads = [&](const Int8Errors& errors) { return int8_attention_error(errors, limit) > 0; };
+    const auto takes_heads = [&](const Int8Errors& errors) {
+      return std::ranges::any_of(errors.at, [&](const auto& at) { return !at.attention[limit].zero(); });
+    };
     if (limit == 0 || std::ranges::any_of(experts, takes_heads)) limits.emplace_back(limit);
   }
   return limits;
@@ -468,11 +478,13 @@ std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& expe
 struct Int8Spending {
   std::vector<Int8Choice> experts = {};
 
-  static Int8Spending of(const std::vector<Int8Errors>& errors, double budget, bool blocks, AttentionLimit attention) {
+  static Int8Spending of(const std::vector<Int8Errors>& errors, const std::array<double, 2>& guidance, double budget,
+                         bool blocks, AttentionLimit attention) {
     Int8Spending spending;
-    for (const Int8Errors& expert : errors)
-      spending.experts.push_back(blocks ? choose_int8_blocks(expert, budget, attention)
-                                        : Int8Choice{{}, int8_attention_error(expert, attention.value())});
+    for (size_t i = 0; i < errors.size(); ++i)
+      spending.experts.push_back(blocks
+                                     ? choose_int8_blocks(errors[i], guidance[i], budget, attention)
+                                     : Int8Choice{{}, predicted_error(errors[i], guidance[i], {}, attention.value())});
     return spending;
   }
   size_t largest() const {
@@ -495,34 +507,35 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   if (named && !is_there(file.file()))
     fail("int8_calibration={}: there is no such file; `zoetrope int8` writes it", options.int8_calibration);
   const double budget = options.budget.value_or(kDefaultBudget);
+  const std::array<double, 2> guidance = options.budget ? guidance_of(options) : std::array<double, 2>{1, 1};
   std::vector<Int8Errors> errors;
   for (size_t i = 0; i < model.experts.size(); ++i)
     errors.push_back(
         measured_errors(file, model, i, blocks ? "int8_layers=auto" : "attention_dtype=int8 with a budget"));
   std::optional<Int8Spending> least;  // of those beyond the budget
   for (const AttentionLimit limit : attention ? attention_limits(errors, file) : std::vector<AttentionLimit>(1)) {
-    Int8Spending spending = Int8Spending::of(errors, budget, blocks, limit);
+    Int8Spending spending = Int8Spending::of(errors, guidance, budget, blocks, limit);
     if (spending.error() <= budget) {
-      for (size_t i = 0; i < model.experts.size(); ++i) {
-        model.experts[i].config.int8_blocks = spending.experts[i].blocks;
-        model.experts[i].int8_error = spending.experts[i].error;
-      }
       if (limit) model.attention_int8_limit = errors.front().attention_limits[*limit];
+      for (size_t i = 0; i < model.experts.size(); ++i) {
+        model.experts[i].config.int8_blocks = std::move(spending.experts[i].blocks);
+        model.experts[i].int8_errors = std::move(errors[i]);
+        model.experts[i].attention_limit = limit;
+      }
       return;
     }
     if (!least || spending.error() < least->error()) least = std::move(spending);
   }
-  const char* name = expert_name(static_cast<int>(least->largest()));
-  const std::string error = at_least(least->error()), from = file.file().string();
+  const size_t largest = least->largest();
+  const std::string what =
+      fmt::format("changes the velocity of the {} by {} {}, by {}", expert_name(static_cast<int>(largest)),
+                  at_least(least->error()), guidance_text(guidance[largest]), file.file().string());
   if (!blocks)
     fail(
-        "budget={}: attention_dtype=int8 alone changes the velocity of the {} by {}, by {}; set the budget to more "
-        "than that, or leave attention_dtype=int8 out",
-        budget, name, error, from);
-  fail(
-      "budget={}: one block of the {} in int8{} changes the velocity by {}, by {}; set the budget to that, or "
-      "dtype=bf16",
-      budget, name, attention ? " and attention in int8" : " alone", error, from);
+        "budget={}: attention_dtype=int8 alone {}; set the budget to more than that, or leave attention_dtype=int8 out",
+        budget, what);
+  fail("budget={}: one block in int8{} {}; set the budget to that, or dtype=bf16", budget,
+       attention ? " and attention in int8" : " alone", what);
 }
 
 }  // namespace

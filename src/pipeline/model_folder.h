@@ -21,6 +21,7 @@
 #include "models/wan/model_class.h"
 #include "pipeline/component_files.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/int8_calibration.h"
 #include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
@@ -91,10 +92,13 @@ struct Expert {
   int64_t layers_of_model = 0;         // at least config.num_layers
   double share = 1;                    // of the parameters in its files, with fewer layers
   std::vector<lora::Lora> loras = {};  // merged into the weights
-  // With int8_layers=auto or a budget: what its blocks and attention in int8 are predicted to change the velocity by,
-  // relative L2.
-  std::optional<double> int8_error = {};
+  // With int8_layers=auto or a budget: what was measured of it, and the limit for its attention.
+  std::optional<Int8Errors> int8_errors = {};
+  AttentionLimit attention_limit = {};
 
+  // What its blocks and attention in int8 are predicted to change the velocity by, relative L2; none without
+  // int8_errors.
+  std::optional<double> int8_error(double guidance) const;
   std::string layers_text() const;  // "40 layers", "2 of 40 layers"
 };
 

@@ -10,7 +10,11 @@
 #include "zoetrope/communicator.h"
 
 #include "base/error.h"
+#include "kernels/gemm/packed.h"
+#include "pipeline/fingerprint.h"
 #include "pipeline/generate.h"
+#include "pipeline/int8_calibration.h"
+#include "pipeline/model_folder.h"
 #include "pipeline/test_model.h"
 #include "tensor/copy_of.h"
 #include "tensor/relative_l2.h"
@@ -440,6 +444,36 @@ TEST(Model, RefusalsNameTheField) {
               }),
               HasSubstr("a.safetensors"));
   EXPECT_THAT(error_of([] { Model::open("no/such/folder"); }), HasSubstr("no/such/folder"));
+}
+
+// Blocks in int8 are chosen for the guidance that requests have by default.
+TEST(Model, RefusesGuidanceBeyondTheBudget) {
+  if (kernels::packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
+  const TestFolder folder;
+  const auto path = recorded_model("wan21_t2v");
+  const pipeline::BranchNorms same{1, 1, 1}, apart{1e-4, 1e-4, 0};
+  pipeline::Int8Calibration(folder / "int8.json")
+      .remember({pipeline::transformer_identity(pipeline::ModelFolder::open(path), 0),
+                 "a model",
+                 {},
+                 {{.timestep = 500, .velocity = same, .blocks = {apart, apart}, .all = {2e-4, 2e-4, 0}}}});
+  ModelOptions options = on_threads(1);
+  options.dtype = DType::kI8;
+  options.int8_layers = "auto";
+  options.int8_calibration = (folder / "int8.json").string();
+  options.budget = 0.07;  // one block at guidance 5: 0.01 · √41
+  Model model = Model::open(path, options);
+  Request r = request("a red cat");
+  EXPECT_THAT(model.describe(r), HasSubstr("1 of 2 blocks multiply in int8 (0; predicted 6.4 % off bf16 per step)"));
+  r.guidance_scale = 3;
+  EXPECT_THAT(model.describe(r), HasSubstr("(0; predicted 3.6 % off bf16 per step)"));
+  EXPECT_EQ(model.generate(r).frames.extent(0), r.num_frames);
+  r.guidance_scale = 8;
+  const std::string refusal = error_of([&] { model.generate(r); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("guidance_scale=8: int8 then changes the velocity of the transformer by 0.106"),
+                             HasSubstr("more than budget=0.07")));
+  options.budget.reset();  // 0.02 of one forward, with any guidance
+  EXPECT_THAT(Model::open(path, options).describe(r), HasSubstr("(0-1; predicted 15 % off bf16 per step)"));
 }
 
 TEST(Model, CallsFromSeveralThreadsFollowOneAnother) {

@@ -149,6 +149,11 @@ RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model) {
   return plan_run(std::vector<GenerateOptions>(static_cast<size_t>(options.batch_size), options), model);
 }
 
+void refuse_keys_of_two_experts(const GenerateOptions& o) {
+  if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
+  if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
+}
+
 RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& model) {
   const GenerateOptions& o = videos.front();
   RunPlan plan;
@@ -167,8 +172,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   plan.channels = config.out_channels;
   plan.dtype = activation_dtype(o);
   plan.guided = o.guidance_scale > 1;
-  plan.guidance[0] = o.guidance_scale;
-  plan.guidance[1] = o.guidance_scale_2.value_or(o.guidance_scale);
+  plan.guidance = guidance_of(o);
   plan.solver = solver_config(o, model, plan);
   if (model.experts.size() == 2) {
     const double ratio = o.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
@@ -178,8 +182,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
                                        *model.pipeline.boundary_ratio));
     }
   } else {
-    if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
-    if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
+    refuse_keys_of_two_experts(o);
   }
   attention::check_kv_exchange(o.strategy.kv_exchange_dtype, plan.dtype);
   attention::check_attention_dtype(o.strategy.attention_dtype, plan.dtype);

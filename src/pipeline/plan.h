@@ -2,6 +2,7 @@
 // prints it, the run follows it. How ranks are used is layout_question.h and auto_plan.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,9 +36,9 @@ struct RunPlan {
   int64_t channels = 0;  // of the latents; the transformer may take more
   DType dtype = DType::kBF16;
   bool guided = false;
-  int64_t videos = 1;           // of the batch: they are denoised together
-  double guidance[2] = {1, 1};  // of each expert
-  double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
+  int64_t videos = 1;                       // of the batch: they are denoised together
+  std::array<double, 2> guidance = {1, 1};  // guidance_of()
+  double boundary = 0;                      // timestep from which on expert 0 works; one expert: 0
   sampling::SolverConfig solver;
   sampling::StepCount step_count;
   sampling::StepCacheSettings step_cache;
@@ -50,6 +51,9 @@ struct RunPlan {
   int64_t samples() const { return videos * (guided ? 2 : 1); }  // of the transformer
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };
+
+// Throws Error for a key that a model with one expert does not take.
+void refuse_keys_of_two_experts(const GenerateOptions& options);
 
 // Throws Error for sizes that this model cannot make.
 RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model);

@@ -42,23 +42,30 @@ std::vector<int64_t> token_counts(const RunPlan& plan) {
   return counts;
 }
 
-PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
-  const int64_t count = plan.samples();
-  PromptTokens out{Tensor(DType::kI32, {count, rows}), {}};
-  for (int64_t i = 0; i < count; ++i) {
-    const std::vector<int32_t>& ids = plan.prompt_ids[static_cast<size_t>(i)];
+namespace {
+
+PromptTokens padded(const std::vector<std::vector<int32_t>>& prompts, int64_t rows) {
+  PromptTokens out{Tensor(DType::kI32, {std::ssize(prompts), rows}), {}};
+  int32_t* to = out.ids.data<int32_t>();
+  for (const std::vector<int32_t>& ids : prompts) {
     ZT_CHECK(std::ssize(ids) <= rows);
     out.lengths.push_back(std::ssize(ids));
-    std::copy(ids.begin(), ids.end(), out.ids.data<int32_t>() + i * rows);
+    std::copy(ids.begin(), ids.end(), to);
+    to += rows;
   }
   return out;
 }
 
-PromptTokens prompt_tokens(const ModelFolder& model, const std::string& prompt, int64_t rows) {
-  const std::vector<int32_t> ids = model.tokenizer.encode(text::clean_prompt(prompt), rows);
-  PromptTokens out{Tensor(DType::kI32, {1, rows}), {std::ssize(ids)}};
-  std::copy(ids.begin(), ids.end(), out.ids.data<int32_t>());
-  return out;
+}  // namespace
+
+PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
+  return padded({plan.prompt_ids.begin(), plan.prompt_ids.begin() + plan.samples()}, rows);
+}
+
+PromptTokens prompt_tokens(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows) {
+  std::vector<std::vector<int32_t>> ids;
+  for (const std::string& prompt : prompts) ids.push_back(model.tokenizer.encode(text::clean_prompt(prompt), rows));
+  return padded(ids, rows);
 }
 
 // All prompts at once: the encoder reads and converts its weights in every pass.

@@ -47,8 +47,8 @@ std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan
 
 // Of the prompts that the text encoder sees, one per sample of the transformer. At most `rows` each.
 PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows);
-// Of one prompt outside of a run, cleaned as there.
-PromptTokens prompt_tokens(const ModelFolder& model, const std::string& prompt, int64_t rows);
+// Of prompts outside of a run, cleaned as there.
+PromptTokens prompt_tokens(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows);
 // Lengths of the tokens of plan.prompt_ids.
 std::vector<int64_t> token_counts(const RunPlan& plan);
 

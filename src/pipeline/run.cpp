@@ -49,18 +49,20 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
 }
 
 // ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
-std::string int8_text(const std::vector<Expert>& experts, std::optional<double> attention_limit) {
+std::string int8_text(const ModelFolder& model, const std::array<double, 2>& guidance) {
   std::string text, last, attention;
-  if (attention_limit) attention = fmt::format("attention in int8 up to {:.3g} % a head", 100 * *attention_limit);
-  for (const Expert& expert : experts) {
+  if (model.attention_int8_limit)
+    attention = fmt::format("attention in int8 up to {:.3g} % a head", 100 * *model.attention_int8_limit);
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    const Expert& expert = model.experts[i];
     const auto& blocks = expert.config.int8_blocks;
     std::string one;
     if (!blocks.empty())
       one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
-    if (expert.int8_error) {
-      const double percent = 100 * *expert.int8_error;
-      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16 per forward)", attention, percent)
-                            : fmt::format(" ({}; predicted {:.2g} % off bf16 per forward{})", block_ranges(blocks),
+    if (const std::optional<double> error = expert.int8_error(guidance[i])) {
+      const double percent = 100 * *error;
+      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16 per step)", attention, percent)
+                            : fmt::format(" ({}; predicted {:.2g} % off bf16 per step{})", block_ranges(blocks),
                                           percent, attention.empty() ? "" : " with " + attention);
     }
     if (one != last) text += one;
@@ -501,7 +503,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_.experts, model_.attention_int8_limit);
+  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_, plan_.guidance);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);

@@ -208,15 +208,33 @@ sampling::StepCount step_count(const RunPlan& plan) {
   return count;
 }
 
+namespace {
+
+// Of the budget, by the expert that spends the most. A model that is open may have chosen for another guidance.
+double int8_spent(const GenerateOptions& o, const ModelFolder& model) {
+  double most = 0;
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    const double guidance = guidance_of(o)[i], spent = model.experts[i].int8_error(guidance).value_or(0);
+    if (spent > *o.budget)
+      fail(
+          "guidance_scale{}={}: int8 then changes the velocity of the {} by {:.3g}, more than budget={}; ask for less "
+          "guidance, or open the model with a larger budget",
+          i == 0 ? "" : "_2", guidance, expert_name(static_cast<int>(i)), spent, *o.budget);
+    most = std::max(most, spent);
+  }
+  return most;
+}
+
+}  // namespace
+
 GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
   if (spends_measured_errors(o) && model.attention_int8_limit)
     o.strategy.attention_int8_limit = model.attention_int8_limit;
   if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) o.int8_layers = model.int8_layers();
-  if (o.budget && caches_within(o)) {
-    double spent = 0;
-    for (const Expert& expert : model.experts) spent = std::max(spent, expert.int8_error.value_or(0));
+  if (o.budget) {
+    const double spent = int8_spent(o, model);
     // What MagCache and TeaCache add up is the share by which what they reuse is off. Errors add up as squares.
-    o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
+    if (caches_within(o)) o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
   }
   o.budget.reset();
   o.int8_calibration.clear();
