@@ -24,6 +24,15 @@ std::string loras_of(const GenerateOptions& o) {
                      pipeline::loras_text(o.lora_low));
 }
 
+// What a model is opened with: of an order, LoRA files are all that makes it another one.
+GenerateOptions opening(const ServedModel& model, const GenerateOptions& order) {
+  GenerateOptions options = model.options;
+  options.lora = order.lora;
+  options.lora_high = order.lora_high;
+  options.lora_low = order.lora_low;
+  return options;
+}
+
 }  // namespace
 
 Models::Models(std::vector<ServedModel> models, RankJobs* ranks, int processes_here)
@@ -60,7 +69,7 @@ pipeline::Forecast Models::forecast(const ServedModel& model, const GenerateOpti
   const std::lock_guard lock(planning_);
   OpenModel& plain = *to_plan_[static_cast<size_t>(&model - models_.data())];
   if (loras_of(options) == loras_of(model.options)) return forecast(Run(plain, {options}), options);
-  OpenModel changed(options);
+  OpenModel changed(opening(model, options));
   return forecast(Run(changed, {options}), options);
 }
 
@@ -72,7 +81,7 @@ Models::Open& Models::opened(const ServedModel& model, const GenerateOptions& op
   } else {
     // Not while another thread plans: files that it reads would count as this model's as long as that is open.
     const std::lock_guard lock(planning_);
-    open_.push_front({key, std::make_unique<OpenModel>(options)});
+    open_.push_front({key, std::make_unique<OpenModel>(opening(model, options))});
     if (log) log(fmt::format("Model {} opened", model.name));
   }
   return open_.front();

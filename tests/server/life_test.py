@@ -7,9 +7,11 @@ import json
 import pathlib
 import socket
 import struct
+import subprocess
 import sys
 import time
 
+import harness
 from harness import LONG, PATIENCE, SMALL, Server, events_of, png, run_script
 
 
@@ -291,8 +293,27 @@ def a_video_from_a_picture(folder):
         assert sorted(p.name for p in (folder / "state" / ids[0]).iterdir()) == ["image.png", "job.json", "video.mp4"]
 
 
+def a_budget_holds_with_any_guidance(folder):
+    """Blocks in int8 are chosen for the guidance that the server has by default, not for that of its first request."""
+    file = folder / "int8.json"
+    measured = subprocess.run([harness.PROGRAM, "int8", MODEL(), "num_timesteps=1", f"int8_calibration={file}"],
+                              capture_output=True, text=True)
+    if "no int8 dot products" in measured.stderr:
+        print("this CPU has no int8 dot products")
+        sys.exit(77)
+    assert measured.returncode == 0, measured.stderr
+    least = measured.stdout.split("budget  blocks that fit\n")[1].splitlines()
+    budget = next(line.split()[0] for line in least if line.split()[1] not in ("0", "6"))
+    with Server(folder, "dtype=int8", "int8_layers=auto", f"int8_calibration={file}", f"budget={budget}") as server:
+        ids = [server.create(guidance_scale=guidance).ok()["id"] for guidance in (1, 5)]
+        for identity in ids:
+            server.until(identity, "completed")
+        for path in ("/v1/videos", "/v1/videos/plan"):
+            refused = server.ask("POST", path, body={**SMALL, "guidance_scale": 8})
+            refused.refused(400, "invalid_value", "guidance_scale=8", f"more than budget={budget}", param="guidance_scale")
+
+
 def MODEL():
-    import harness
     return harness.MODEL
 
 
@@ -300,7 +321,8 @@ TESTS = {test.__name__: test for test in (
     a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, how_the_file_is_encoded, ranges_of_a_file, pages_of_the_list,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
-    a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture)}
+    a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture,
+    a_budget_holds_with_any_guidance)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
