@@ -82,11 +82,14 @@ std::string help() {
   return fmt::format(
       "The keys of `zoetrope generate` that say which model it is, prompts, guidance, threads, memory and "
       "int8_calibration (the\nfile of results), and:\n{}\n"
-      "For each block of the transformer: how far int8 in it moves the velocity from that of bf16 (relative L2, with\n"
-      "guidance_scale=). The last lines say the same of all blocks, of attention_dtype=int8, with smaller values of\n"
-      "attention_int8_limit (≤), and of any small change, because bf16 then rounds otherwise. Within budget=,\n"
-      "dtype=int8 int8_layers=auto chooses blocks by it, and attention_dtype=int8 its heads. Results hold for any\n"
-      "guidance.\n"
+      "For each block of the transformer: how far int8 in it moves the guided velocity from that of bf16 (relative "
+      "L2).\n"
+      "The last lines say the same of all blocks, of attention_dtype=int8, with smaller values of "
+      "attention_int8_limit\n"
+      "(≤), and of any small change, because bf16 then rounds otherwise. Within budget=, dtype=int8 int8_layers=auto\n"
+      "chooses blocks by it, and attention_dtype=int8 its heads. The table is for guidance_scale=, what is stored "
+      "serves\n"
+      "any.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.06\n",
@@ -159,11 +162,14 @@ void print_errors(const pipeline::Int8Errors& errors, double guidance, std::opti
   }
   const Row rounding = row_of(errors, guidance, [](const auto& at) { return at.rounding; });
   print("{}\n{:>10}  blocks that fit\n", row_text("rounding", rounding), "budget");
-  for (const double one : budget ? std::vector{*budget} : budgets_between(rounding, all)) {
-    const pipeline::Int8Choice choice = pipeline::choose_int8_blocks(errors, guidance, one);
-    print("{:>10}  {:>2} of {}{}\n", one, choice.blocks.size(), blocks.size(),
+  const auto print_choice = [&](const std::string& name, const pipeline::Int8Choice& choice) {
+    print("{:>10}  {:>2} of {}{}\n", name, choice.blocks.size(), blocks.size(),
           choice.blocks.empty() ? "" : fmt::format(": {}", pipeline::block_ranges(choice.blocks)));
-  }
+  };
+  constexpr double kUnguided = 1;
+  if (!budget) print_choice("unset", pipeline::choose_int8_blocks(errors, kUnguided, pipeline::kDefaultInt8Budget));
+  for (const double one : budget ? std::vector{*budget} : budgets_between(rounding, all))
+    print_choice(fmt::to_string(one), pipeline::choose_int8_blocks(errors, guidance, one));
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -21,6 +22,11 @@ namespace {
 
 constexpr const char* kFormatKey = "zoetrope_int8";
 constexpr int64_t kFormat = 3;
+
+double ratio(double error, double norm) {
+  if (error == 0) return 0;
+  return norm > 0 ? std::sqrt(error / norm) : std::numeric_limits<double>::infinity();
+}
 
 nlohmann::json to_json(const BranchNorms& norms) {
   return {{"conditional", norms.conditional}, {"unconditional", norms.unconditional}, {"product", norms.product}};
@@ -105,7 +111,7 @@ double BranchNorms::guided(double guidance) const {
 }
 
 double Int8Errors::At::relative(const BranchNorms& error, double guidance) const {
-  return std::sqrt(error.guided(guidance) / velocity.guided(guidance));
+  return ratio(error.guided(guidance), velocity.guided(guidance));
 }
 
 double predicted_error(const Int8Errors::At& at, double guidance, const std::vector<int64_t>& blocks,
@@ -117,8 +123,7 @@ double predicted_error(const Int8Errors::At& at, double guidance, const std::vec
   for (const BranchNorms& block : at.blocks) sum += block.guided(guidance);
   const double rounding = at.rounding.guided(guidance);
   const double share = sum > 0 ? std::max(at.all.guided(guidance) - rounding, 0.0) / sum : 0;
-  const double error = rounding + share * added + std::max(attended - rounding, 0.0);
-  return std::sqrt(error / at.velocity.guided(guidance));
+  return ratio(rounding + share * added + std::max(attended - rounding, 0.0), at.velocity.guided(guidance));
 }
 
 double predicted_error(const Int8Errors& errors, double guidance, const std::vector<int64_t>& blocks,
@@ -137,16 +142,21 @@ Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double 
   Int8Choice choice;
   for (const int64_t block : order) {
     std::vector<int64_t> more = choice.blocks;
-    more.push_back(block);
+    more.insert(std::ranges::upper_bound(more, block), block);
     const double error = predicted_error(errors, guidance, more, attention);
-    if (!(error <= budget)) {
+    if (error > budget) {
       if (choice.blocks.empty()) choice.error = error;
       break;
     }
     choice = {std::move(more), error};
   }
-  std::sort(choice.blocks.begin(), choice.blocks.end());
   return choice;
+}
+
+std::string at_least(double error) {
+  if (!(error > 0 && std::isfinite(error))) return fmt::to_string(error);
+  const double unit = std::pow(10, std::floor(std::log10(error)) - 2);
+  return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
 }
 
 std::string block_ranges(const std::vector<int64_t>& blocks) {

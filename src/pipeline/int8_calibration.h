@@ -39,6 +39,7 @@ struct Int8Errors {
     BranchNorms rounding = {};                // of any small change: what follows is rounded to bf16 otherwise
     std::vector<BranchNorms> attention = {};  // of attention_dtype=int8, by attention_limits; 0 where it took no head
 
+    // Infinite where it is an error of a velocity of zeros.
     double relative(const BranchNorms& error, double guidance) const;
   };
   std::vector<At> at = {};
@@ -59,6 +60,9 @@ double predicted_error(const Int8Errors::At& at, double guidance, const std::vec
 double predicted_error(const Int8Errors& errors, double guidance, const std::vector<int64_t>& blocks,
                        AttentionLimit attention = {});
 
+// Of one forward, where no budget is set.
+inline constexpr double kDefaultInt8Budget = 0.02;
+
 struct Int8Choice {
   std::vector<int64_t> blocks;  // ascending; empty where not even one fits
   double error = 0;             // predicted, the largest of the timesteps; of one block where none fits
@@ -67,6 +71,8 @@ struct Int8Choice {
 // within the budget, too.
 Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double budget, AttentionLimit attention = {});
 
+// A number of three digits that is not below the error.
+std::string at_least(double error);
 // "1-7,9,11-28", as the key int8_layers takes it.
 std::string block_ranges(const std::vector<int64_t>& blocks);
 

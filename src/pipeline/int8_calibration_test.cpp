@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "base/test_folder.h"
 #include "pipeline/test_model.h"
@@ -130,6 +131,23 @@ TEST(Int8Calibration, AttentionIsPartOfTheBudget) {
   errors.at.push_back(errors.at[0]);
   errors.at[1].attention[1] = apart_by(0.004);
   EXPECT_EQ(predicted_error(errors, kUnguided, {}, 1), 0.004);
+}
+
+TEST(Int8Calibration, AVelocityOfZerosIsOffByInfinitelyMuch) {
+  Int8Errors errors = apart();
+  errors.at[0].velocity = {1, 1, 0};
+  errors.at[0].velocity.unconditional = 25.0 / 16;  // 5c = 4u
+  errors.at[0].velocity.product = 5.0 / 4;
+  EXPECT_TRUE(std::isinf(predicted_error(errors, 5, {1})));
+  EXPECT_TRUE(choose_int8_blocks(errors, 5, 1).blocks.empty());
+  EXPECT_NEAR(predicted_error(errors, kUnguided, {1}), 0.001, 1e-12);
+}
+
+TEST(Int8Calibration, NamesNumbersThatAreNotBelow) {
+  EXPECT_EQ(at_least(0.070030), "0.0701");
+  EXPECT_EQ(at_least(0.125), "0.125");
+  EXPECT_EQ(at_least(0), "0");
+  EXPECT_EQ(at_least(std::numeric_limits<double>::infinity()), "inf");
 }
 
 TEST(Int8Calibration, NamesRanges) {

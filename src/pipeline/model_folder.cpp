@@ -410,8 +410,6 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
 
 namespace {
 
-constexpr double kDefaultBudget = 0.02;  // relative L2 of the velocity
-
 // The same blocks of both experts, or those of each with a slash between them.
 void use_int8_layers(const std::string& layers, ModelFolder& model) {
   const size_t slash = layers.find('/');
@@ -425,12 +423,6 @@ void use_int8_layers(const std::string& layers, ModelFolder& model) {
   }
 }
 
-// A number of three digits that is not below the error.
-std::string at_least(double error) {
-  const double unit = std::pow(10, std::floor(std::log10(error)) - 2);
-  return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
-}
-
 std::string guidance_text(double guidance) {
   return guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance);
 }
@@ -440,8 +432,8 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
   const std::optional<Int8Errors> errors = file.find(transformer_identity(model, expert));
   if (!errors || errors->block_count() != model.experts[expert].config.block_count())
     fail(
-        "{}: {} has no errors of the {} of {}; measure them with `zoetrope int8`, given the same model, LoRA files and "
-        "strengths{}",
+        "{}: {} has no errors of the {} of {}, or is of another version; measure them with `zoetrope int8`, given the "
+        "same model, LoRA files and strengths{}",
         key, file.file().empty() ? "there is no cache folder, which" : file.file().string(),
         expert_name(static_cast<int>(expert)), model.folder.string(),
         key == "int8_layers=auto" ? ", or set int8_layers=inner" : "");
@@ -493,6 +485,30 @@ struct Int8Spending {
   double error() const { return experts[largest()].error; }
 };
 
+// Says the least that a budget can be.
+[[noreturn]] void refuse_budget(const GenerateOptions& options, const std::vector<Int8Errors>& errors,
+                                const std::vector<AttentionLimit>& limits, const Int8Calibration& file) {
+  const std::array<double, 2> guidance = guidance_of(options);
+  const bool blocks = options.dtype == DType::kI8;
+  std::vector<Int8Spending> spendings;
+  for (const AttentionLimit limit : limits) spendings.push_back(Int8Spending::of(errors, guidance, 0, blocks, limit));
+  const Int8Spending& least = *std::ranges::min_element(spendings, {}, &Int8Spending::error);
+  const size_t expert = least.largest();
+  const std::string what =
+      fmt::format("changes the velocity of the {} by {} {}, by {}", expert_name(static_cast<int>(expert)),
+                  at_least(least.error()), guidance_text(guidance[expert]), file.file().string());
+  if (!blocks)
+    fail(
+        "budget={}: attention_dtype=int8 alone {}; set the budget to more than that, or leave attention_dtype=int8 out",
+        options.budget.value(), what);
+  const std::string given =
+      options.budget
+          ? fmt::format("budget={}", *options.budget)
+          : fmt::format("int8_layers=auto: no budget is set, and {} of one forward is too little", kDefaultInt8Budget);
+  fail("{}: one block in int8{} {}; set budget= to that, or dtype=bf16", given,
+       limits.front() ? " and attention in int8" : " alone", what);
+}
+
 // Chooses the loosest limit for attention with which it fits, and with it as many blocks as fit.
 void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   const attention::StrategyOptions& strategy = options.strategy;
@@ -506,36 +522,25 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   const Int8Calibration file(named ? fs::path(options.int8_calibration) : Int8Calibration::default_file());
   if (named && !is_there(file.file()))
     fail("int8_calibration={}: there is no such file; `zoetrope int8` writes it", options.int8_calibration);
-  const double budget = options.budget.value_or(kDefaultBudget);
-  const std::array<double, 2> guidance = options.budget ? guidance_of(options) : std::array<double, 2>{1, 1};
   std::vector<Int8Errors> errors;
   for (size_t i = 0; i < model.experts.size(); ++i)
     errors.push_back(
         measured_errors(file, model, i, blocks ? "int8_layers=auto" : "attention_dtype=int8 with a budget"));
-  std::optional<Int8Spending> least;  // of those beyond the budget
-  for (const AttentionLimit limit : attention ? attention_limits(errors, file) : std::vector<AttentionLimit>(1)) {
+  const auto limits = attention ? attention_limits(errors, file) : std::vector<AttentionLimit>(1);
+  const double budget = options.budget.value_or(kDefaultInt8Budget);
+  const std::array<double, 2> guidance = options.budget ? guidance_of(options) : std::array<double, 2>{1, 1};
+  for (const AttentionLimit limit : limits) {
     Int8Spending spending = Int8Spending::of(errors, guidance, budget, blocks, limit);
-    if (spending.error() <= budget) {
-      if (limit) model.attention_int8_limit = errors.front().attention_limits[*limit];
-      for (size_t i = 0; i < model.experts.size(); ++i) {
-        model.experts[i].config.int8_blocks = std::move(spending.experts[i].blocks);
-        model.experts[i].int8_errors = std::move(errors[i]);
-        model.experts[i].attention_limit = limit;
-      }
-      return;
+    if (spending.error() > budget) continue;
+    if (limit) model.attention_int8_limit = errors.front().attention_limits[*limit];
+    for (size_t i = 0; i < model.experts.size(); ++i) {
+      model.experts[i].config.int8_blocks = std::move(spending.experts[i].blocks);
+      model.experts[i].int8_errors = std::move(errors[i]);
+      model.experts[i].attention_limit = limit;
     }
-    if (!least || spending.error() < least->error()) least = std::move(spending);
+    return;
   }
-  const size_t largest = least->largest();
-  const std::string what =
-      fmt::format("changes the velocity of the {} by {} {}, by {}", expert_name(static_cast<int>(largest)),
-                  at_least(least->error()), guidance_text(guidance[largest]), file.file().string());
-  if (!blocks)
-    fail(
-        "budget={}: attention_dtype=int8 alone {}; set the budget to more than that, or leave attention_dtype=int8 out",
-        budget, what);
-  fail("budget={}: one block in int8{} {}; set the budget to that, or dtype=bf16", budget,
-       attention ? " and attention in int8" : " alone", what);
+  refuse_budget(options, errors, limits, file);
 }
 
 }  // namespace

@@ -304,6 +304,40 @@ def blocks_are_chosen_within_a_budget(cwd):
 
 
 @test
+def each_expert_spends_a_budget_for_its_guidance(cwd):
+    skip_without_int8(cwd)
+    file = pathlib.Path(cwd) / "int8.json"
+    model = str(pathlib.Path(harness.MODEL).with_name("wan22_t2v"))
+    result = run([harness.PROGRAM, "int8", model, "num_timesteps=1", f"int8_calibration={file}", "guidance_scale_2=1"], cwd)
+    assert result.returncode == 0, result.stderr
+    titles = [line.rsplit(", ", 1)[1] for line in result.stdout.splitlines() if line.startswith("transformer")]
+    assert titles == ["with guidance 5", "without guidance"], result.stdout
+    document = json.loads(file.read_text())
+    for expert in document["transformers"]:
+        for block, error in zip(expert["errors"][0]["blocks"], (0.01, 0.03)):
+            block.update(conditional=error ** 2, unconditional=error ** 2, product=0)
+        expert["errors"][0].update(velocity=apart_by(1), rounding=apart_by(0),
+                                   all={"conditional": 0.001, "unconditional": 0.001, "product": 0})
+    file.write_text(json.dumps(document))
+    words = ["dtype=int8", "int8_layers=auto", f"int8_calibration={file}", "guidance_scale=5"]
+    for second, low in ((1, "2 of 2 blocks multiply in int8 (0-1;"), (5, "")):
+        said = made(cwd, *words, "budget=0.07", f"guidance_scale_2={second}", model=model)[1]
+        assert "1 of 2 blocks multiply in int8 (0; predicted 6.4 %" in said and low in said, said
+    result = run([harness.PROGRAM, "generate", model, *harness.SMALL, *words, "budget=0.07", "guidance_scale_2=8",
+                  "output=a.gif"], cwd)
+    refused(cwd, result, "budget=0.07", "of the transformer_2 by 0.107 with guidance 8", left=["int8.json"])
+    for expert in document["transformers"]:
+        expert["errors"][0]["blocks"][0].update(apart_by(0.025))
+    file.write_text(json.dumps(document))
+    result = run([harness.PROGRAM, "generate", model, *harness.SMALL, *words, "output=a.gif"], cwd)
+    refused(cwd, result, "no budget is set", "0.02 of one forward is too little", "with guidance 5", left=["int8.json"])
+    document["zoetrope_int8"] = 2
+    file.write_text(json.dumps(document))
+    result = run([harness.PROGRAM, "generate", model, *harness.SMALL, *words, "output=a.gif"], cwd)
+    refused(cwd, result, "or is of another version; measure them", left=["int8.json"])
+
+
+@test
 def a_journal_holds_what_a_budget_chose(cwd):
     skip_without_int8(cwd)
     file = pathlib.Path(cwd) / "int8.json"
