@@ -89,9 +89,9 @@ struct ModelOptions {
   std::string int8_layers = "inner";
   std::string int8_calibration;  // the file of `zoetrope int8`; empty: zoetrope/int8.json in the user's cache folder
   // How far the velocity of a step, guidance included, may be off that of bf16 (relative L2), for what is chosen by its
-  // error: int8_layers=auto, attention_dtype=int8, and the threshold of a step cache that has none. Chosen for the
-  // default of Request::guidance_scale; a request whose guidance adds errors up to more is refused. Unset: 0.02 of one
-  // forward, before guidance, for int8_layers, and the threshold as published.
+  // error: int8_layers=auto and attention_dtype=int8. The rest is the threshold of a step cache that has none, in its
+  // own measure. A request is refused whose guidance makes more of the error than that for which the model was opened.
+  // Unset: 0.02 of one forward, before guidance, for int8_layers, and the threshold as published.
   std::optional<double> budget;
   DType text_encoder_dtype = DType::kF32;  // F32 or BF16: weights and activations of the text encoder
   DType vae_dtype = DType::kF32;           // likewise of the VAE
@@ -272,8 +272,9 @@ struct Video {
 // was: the next request may follow.
 class ZOETROPE_API Model {
  public:
-  // Reads and checks configs, names and shapes of all tensors, and the tokenizer; reads no weights.
-  static Model open(const std::filesystem::path& folder, const ModelOptions& options = {});
+  // Reads and checks configs, names and shapes of all tensors, and the tokenizer; reads no weights. `usual`: a budget
+  // is spent for its guidance_scale and guidance_scale_2.
+  static Model open(const std::filesystem::path& folder, const ModelOptions& options = {}, const Request& usual = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();

@@ -218,7 +218,7 @@ class Pipeline {
     const nb::gil_scoped_release others_run;
     with_origins(set, [&] {
       check_no_files(options_);
-      model_ = std::make_shared<Model>(Model::open(options_.model, options_));
+      model_ = std::make_shared<Model>(Model::open(options_.model, options_, options_));
     });
   }
 
@@ -255,6 +255,8 @@ class Pipeline {
   std::vector<int64_t> latent_shape(const Keys& keys) const {
     open_model();
     GenerateOptions options = options_of(keys);
+    options.guidance_scale = options_.guidance_scale;  // for which a budget was spent
+    options.guidance_scale_2 = options_.guidance_scale_2;
     if (!options.model.empty()) options.model = pipeline::model_or_config(options.model).string();
     const nb::gil_scoped_release others_run;
     const Shape shape = pipeline::PlannedRun(options).plan.latents();

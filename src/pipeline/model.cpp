@@ -51,11 +51,13 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-Model Model::open(const std::filesystem::path& folder, const ModelOptions& options) {
+Model Model::open(const std::filesystem::path& folder, const ModelOptions& options, const Request& usual) {
   if (folder.empty() && options.transformer.empty())
     fail("Model::open: name a checkpoint folder in the diffusers layout");
   pipeline::GenerateOptions all;
   static_cast<ModelOptions&>(all) = options;
+  all.guidance_scale = usual.guidance_scale;
+  all.guidance_scale_2 = usual.guidance_scale_2;
   all.model = folder.string();
   return Model(std::make_unique<Impl>(all));
 }

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import zoetrope
 from zoetrope import _core
-from conftest import MODEL, PROMPT, SMALL, SOURCE, TINY, program, settings, tensors_of
+from conftest import MODEL, PROGRAM, PROMPT, SMALL, SOURCE, TINY, program, settings, tensors_of
 
 PIPELINES = SOURCE / "tests" / "golden" / "pipelines"
 
@@ -333,6 +333,25 @@ def test_refusals_when_called(pipe):
             return {}
 
     refused(error, "diffusers' own classes", "a", callback_on_step_end=Callback())
+
+
+def test_a_budget_is_spent_for_the_guidance_of_the_pipeline(tmp_path):
+    file = tmp_path / "int8.json"
+    words = ["int8", TINY, "num_timesteps=1", f"int8_calibration={file}", "guidance_scale=1"]
+    probe = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=300)
+    if "no int8 dot products" in probe.stderr:
+        pytest.skip("this CPU has no int8 dot products")
+    assert probe.returncode == 0, probe.stderr
+    budget, fit = next(line.split("  ")[-2:] for line in probe.stdout.splitlines() if "6 of 6" in line and "unset" not in line)
+    keys = {"dtype": "int8", "int8_layers": "auto", "int8_calibration": str(file), "budget": float(budget), "threads": 2}
+    size = {**SMALL, "guidance_scale": 1.0}
+    pipe = zoetrope.WanPipeline.from_pretrained(TINY, guidance_scale=1.0, **keys)
+    assert f"{fit.split(':')[0].strip()} blocks multiply in int8" in pipe.describe(prompt=PROMPT, **size)
+    assert pipe(prompt=PROMPT, generator=7, **size).frames.shape[0] == 1
+    with pytest.raises(zoetrope.Error, match="guidance_scale=8.*open the model for this one"):
+        pipe(prompt=PROMPT, generator=7, **{**size, "guidance_scale": 8.0})
+    with pytest.raises(zoetrope.Error, match="with guidance 5"):
+        zoetrope.WanPipeline.from_pretrained(TINY, **keys)
 
 
 def test_what_diffusers_has_and_this_has_not(pipe):
