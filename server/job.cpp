@@ -64,6 +64,7 @@ std::string job_text(const JobRecord& job) {
                          {"status", status_word(job.status)},
                          {"model", job.model},
                          {"settings", job.settings},
+                         {"model_settings", job.model_settings},
                          {"uploads", uploads},
                          {"width", job.width},
                          {"height", job.height},
@@ -94,6 +95,12 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   for (const std::string& key : settings.keys()) {
     if (use_of_key(key) != KeyUse::kRequest) fail("{}: settings.{}: is not a setting of a request", where, key);
     job.settings[key] = settings.get<std::string>(key);
+  }
+  if (const auto of_model = file.find_object("model_settings")) {  // older files lack it
+    for (const std::string& key : of_model->keys()) {
+      if (use_of_key(key) != KeyUse::kModel) fail("{}: model_settings.{}: is not a setting of a model", where, key);
+      job.model_settings[key] = of_model->get<std::string>(key);
+    }
   }
   for (const JsonObject& upload : file.objects("uploads")) {
     const std::string key = upload.get<std::string>("key"), name = upload.get<std::string>("file");
@@ -132,6 +139,7 @@ bool is_job_id(std::string_view text) {
 std::string repeat_command(const JobRecord& job) {
   std::string text = fmt::format("zoetrope generate {}", shell_word(fmt::format("model={}", job.model)));
   std::map<std::string, std::string> settings = job.settings;
+  settings.insert(job.model_settings.begin(), job.model_settings.end());
   if (job.seed) settings["seed"] = fmt::to_string(*job.seed);
   std::string references;
   for (const auto& [key, file] : job.uploads) {

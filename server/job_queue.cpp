@@ -203,6 +203,7 @@ json JobQueue::create(const VideoRequest& request) {
   record.id = new_job_id();
   record.model = asked.model.name;
   record.settings = settings_to_keep(request, asked.options);
+  record.model_settings = models_.deciding_settings(asked.model);
   bool saved = false;
   const auto give_up = [&] {
     if (!saved) store_.remove(record.id);

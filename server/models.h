@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,6 +25,10 @@ class Models {
   const std::vector<ServedModel>& all() const { return models_; }
   // The first for an empty name. Throws ApiError for one that is not served.
   const ServedModel& find(const std::string& name) const;
+
+  // Keys that the server gave to the model and that decide its videos, where they are not the defaults; files by their
+  // names, and what a budget chose in its place.
+  std::map<std::string, std::string> deciding_settings(const ServedModel& model) const;
 
   // What a run of `model` with these options needs. Checks all of them, and reads its pictures and videos; throws
   // Error. On any thread.
@@ -51,6 +56,7 @@ class Models {
                                           comm::Communicator* ranks);
   Open& opened(const ServedModel& model, const pipeline::GenerateOptions& options);
   void close_oldest();
+  pipeline::OpenModel& to_plan(const ServedModel& model) const;
 
   const std::vector<ServedModel> models_;
   RankJobs* const ranks_;

@@ -37,6 +37,17 @@ def run_script(tests):
     return 0
 
 
+def compressed_frames(mp4):
+    """What the file's mdat box holds: all of its frames, and nothing of the tags."""
+    at = 0
+    while at < len(mp4):
+        size = int.from_bytes(mp4[at:at + 4], "big")
+        if mp4[at + 4:at + 8] == b"mdat":
+            return mp4[at + 8:at + size]
+        at += size
+    raise AssertionError("the file has no frames")
+
+
 class Answer:
     def __init__(self, response):
         self.status, self.body = response.status, response.read()

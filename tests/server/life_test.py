@@ -5,6 +5,7 @@ life_test.py PROGRAM MODEL NAME
 import base64
 import json
 import pathlib
+import shlex
 import socket
 import struct
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 
 import harness
-from harness import LONG, PATIENCE, SMALL, Server, events_of, png, run_script
+from harness import LONG, PATIENCE, SMALL, Server, compressed_frames, events_of, png, run_script
 
 
 def a_video_from_prompt_to_file(folder):
@@ -44,6 +45,22 @@ def the_same_settings_make_the_same_bytes(folder):
             server.until(identity, "completed")
         a, b, c = (server.get(f"/v1/videos/{identity}/content").body for identity in ids)
         assert a == b and a != c
+
+
+def the_command_makes_it_again(folder):
+    """With what the server gave to the model. Nothing of it is a path."""
+    with Server(folder, "dtype=float32", "weights=random", "weights_seed=4", "ranks=2") as server:
+        identity = server.create(seed=3, negative_prompt="@home").ok()["id"]
+        command = server.until(identity, "completed")["command"]
+        made = server.get(f"/v1/videos/{identity}/content").body
+    for word in ("dtype=float32", "weights=random", "weights_seed=4"):
+        assert word in command.split(), command
+    assert "ranks" not in command and "threads" not in command and "/" not in command, command
+    program, verb, model, *words = shlex.split(command)
+    assert (program, verb, model) == ("zoetrope", "generate", f"model={pathlib.Path(MODEL()).name}"), command
+    subprocess.run([harness.PROGRAM, verb, f"model={MODEL()}", "threads=1", "ranks=2", *words], cwd=folder, check=True,
+                   capture_output=True)
+    assert compressed_frames((folder / f"{identity}.mp4").read_bytes()) == compressed_frames(made)
 
 
 def how_the_file_is_encoded(folder):
@@ -318,7 +335,7 @@ def MODEL():
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, how_the_file_is_encoded, ranges_of_a_file, pages_of_the_list,
+    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, the_command_makes_it_again, how_the_file_is_encoded, ranges_of_a_file, pages_of_the_list,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import harness
-from harness import LONG, Server, run_script
+from harness import LONG, Server, compressed_frames, run_script
 
 RANKS = 3
 MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -21,17 +21,6 @@ MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 
 def serving(folder, *settings, **options):
     return Server(folder, *settings, launcher=["mpirun", "-n", str(RANKS)], environment=MPI_ENV, **options)
-
-
-def compressed_frames(mp4):
-    """What the file's mdat box holds: all of its frames, and nothing of the tags."""
-    at = 0
-    while at < len(mp4):
-        size = int.from_bytes(mp4[at:at + 4], "big")
-        if mp4[at + 4:at + 8] == b"mdat":
-            return mp4[at + 8:at + size]
-        at += size
-    raise AssertionError("the file has no frames")
 
 
 def content(server, identity):
