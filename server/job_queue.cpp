@@ -72,6 +72,16 @@ void check_encoding(const GenerateOptions& options) {
   }
 }
 
+// A wrong path in the command line is no reason to fail what waits.
+void require_served(const Models& models, const JobRecord& waiting) {
+  try {
+    models.find(waiting.model);
+  } catch (const ApiError& not_served) {
+    fail("state: {} waits for a model that is not served now: {}; serve it too, or name another state folder",
+         waiting.id, not_served.what());
+  }
+}
+
 // Gives up its place of the queue.
 class Place {
  public:
@@ -105,6 +115,7 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
       store_.save(record);
       notes.push_back(fmt::format("{}: failed: {}", record.id, record.error));
     }
+    if (record.status == JobStatus::kQueued) require_served(models_, record);
     job->record = std::move(record);
     jobs_[job->record.id] = by_number_[job->record.number] = job;
     next_number_ = job->record.number + 1;

@@ -3,6 +3,7 @@
 restart_test.py PROGRAM MODEL NAME
 """
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,23 @@ def a_setting_that_is_no_longer_legal(folder):
         server.get(f"/v1/videos/{bad}/content").refused(404, "video_failed", "num_frames=6", param="id")
 
 
+def what_waits_for_a_model_that_is_not_served(folder):
+    """A wrong path in the command line fails no job: the server does not start."""
+    other = folder / "other"
+    shutil.copytree(harness.MODEL, other)
+    with Server(folder) as server:
+        identity = server.create({**LONG, "num_inference_steps": 300}).ok()["id"]
+        server.until_computing(identity)
+        server.stop(signal.SIGTERM)
+    result = subprocess.run([harness.PROGRAM, "serve", other, "port=0", f"state={folder / 'state'}"], capture_output=True,
+                            text=True, timeout=harness.PATIENCE)
+    assert result.returncode == 1, result
+    for words in (identity, "waits for a model that is not served now", "there are: other", "serve it too"):
+        assert words in result.stderr, (words, result.stderr)
+    with Server(folder, models=[other, harness.MODEL]) as server:
+        server.until(identity, "completed")
+
+
 def refused_to_start(folder):
     def refused(*words, arguments, code=1):
         result = subprocess.run([str(word) for word in (harness.PROGRAM, "serve", *arguments)], stdout=subprocess.PIPE,
@@ -228,7 +246,8 @@ def refused_to_start(folder):
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed, streams_end_with_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
-    damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, refused_to_start)}
+    damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
+    refused_to_start)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
