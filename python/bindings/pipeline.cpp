@@ -38,17 +38,24 @@ struct Hooks {
   nb::object latents;  // (step, timestep, latents) -> None, or other latents to go on with
 };
 
+// The model whose hook this thread is in.
+thread_local const Model* calls_back = nullptr;
+
 // What ends a run from Python: a signal's exception, or one of a hook. Holds it until the run has ended.
 class Ending {
  public:
+  explicit Ending(const Model& model) : model_(model) {}
   bool ended() const { return ended_; }
   // Calls a function of Python on any thread. What it raises ends the run.
   template <typename Function>
   void call(Function&& function) {
     const nb::gil_scoped_acquire interpreter;
+    const Model* const outer = std::exchange(calls_back, &model_);
     try {
       function();
+      calls_back = outer;
     } catch (...) {
+      calls_back = outer;
       keep_current();
       throw Error("a callback raised an exception");
     }
@@ -72,6 +79,7 @@ class Ending {
     if (!raised_) raised_ = std::current_exception();
     ended_ = true;
   }
+  const Model& model_;
   std::atomic<bool> ended_ = false;
   std::exception_ptr raised_;  // guarded by the interpreter's lock
 };
@@ -228,6 +236,7 @@ class Pipeline {
                     const nb::object& latents) {
     const std::shared_ptr<Model> model = open_model();
     if (videos.empty()) fail("call: there is no video to make");
+    if (calls_back == model.get()) fail("call: the pipeline is in a call, whose callback this is; call it afterwards");
     std::vector<Request> requests;
     std::vector<Frames> frames(videos.size());
     std::vector<OpenSink> sinks;
@@ -238,7 +247,7 @@ class Pipeline {
           [&frames = frames[i]](const VideoFormat& format) { return std::make_unique<FramesSink>(frames, format); });
     }
     const Hooks hooks{note, step, latents};
-    Ending ending;
+    Ending ending(*model);
     std::vector<Video> made;
     GenerateOptions origins = options_;
     OptionSet set = pipeline::describe_options(origins);

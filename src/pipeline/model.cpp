@@ -2,6 +2,8 @@
 #include "zoetrope/model.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 
@@ -12,6 +14,45 @@
 #include "pipeline/run.h"
 
 namespace zoetrope {
+
+namespace {
+
+// Calls from several threads follow one another.
+class Turns {
+ public:
+  class Turn {
+   public:
+    // Throws Error where it is cancelled while it waits.
+    Turn(Turns& turns, const Callbacks& callbacks) : turns_(turns) {
+      std::unique_lock lock(turns_.mutex_);
+      while (!turns_.freed_.wait_for(lock, kBetweenQuestions, [&] { return !turns_.taken_; })) {
+        lock.unlock();
+        if (callbacks.cancelled && callbacks.cancelled())
+          fail("interrupted while it waited for another call of the model; nothing was written");
+        lock.lock();
+      }
+      turns_.taken_ = true;
+    }
+    ~Turn() {
+      const std::lock_guard lock(turns_.mutex_);
+      turns_.taken_ = false;
+      turns_.freed_.notify_one();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Turns& turns_;
+  };
+
+ private:
+  static constexpr std::chrono::milliseconds kBetweenQuestions{50};
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  bool taken_ = false;
+};
+
+}  // namespace
 
 struct Model::Impl {
   explicit Impl(const pipeline::GenerateOptions& options) : model(options) {}
@@ -39,7 +80,7 @@ struct Model::Impl {
   }
 
   pipeline::OpenModel model;
-  std::mutex one_at_a_time;
+  Turns turns;
   std::atomic<int64_t> next_call = 0;
   std::mutex mutex;
   std::map<Call, std::weak_ptr<pipeline::Run>> runs;
@@ -87,7 +128,7 @@ Video Model::generate(comm::Communicator& world, const Request& request, const O
 std::vector<Video> Model::generate(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks,
                                    const Callbacks& callbacks) {
   check_sinks(requests, sinks);
-  const std::lock_guard lock(impl_->one_at_a_time);
+  const Turns::Turn turn(impl_->turns, callbacks);
   if (comm::launched_by_mpi()) {
     if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(pipeline::rank_options(impl_->model.options));
     return generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), requests, sinks, callbacks);

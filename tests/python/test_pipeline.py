@@ -142,6 +142,53 @@ def test_an_exception_of_the_callback_ends_the_run(ranks):
     assert some(PROMPT, generator=7, **SMALL).frames.shape == (1, 9, 64, 64, 3)
 
 
+def test_the_callback_cannot_call_its_pipeline(pipe):
+    """That would wait for itself."""
+    def again(pipeline, step, timestep, given):
+        pipeline(prompt=PROMPT, generator=7, **SMALL)
+
+    with pytest.raises(zoetrope.Error, match="in a call, whose callback this is"):
+        pipe(prompt=PROMPT, generator=7, callback_on_step_end=again, **SMALL)
+
+    def another(pipeline, step, timestep, given):
+        if step == 0:
+            made.append(zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)(prompt=PROMPT, generator=7, **SMALL))
+
+    made = []
+    made.append(pipe(prompt=PROMPT, generator=7, callback_on_step_end=another, **SMALL))
+    assert (made[0].frames == made[1].frames).all()
+
+
+def test_ctrl_c_ends_a_call_that_waits_for_another():
+    script = textwrap.dedent(f"""
+        import _thread, threading, time, zoetrope
+        pipe = zoetrope.WanPipeline.from_pretrained({TINY!r}, threads=1)
+        begun = threading.Event()
+        def first(pipeline, step, timestep, given):
+            begun.set()
+            if ended.is_set():
+                raise RuntimeError("enough")
+        ended = threading.Event()
+        def run():
+            try:
+                pipe("a", num_inference_steps=1000, height=32, width=32, num_frames=5, callback_on_step_end=first)
+            except RuntimeError:
+                print("the other ran until then")
+        other = threading.Thread(target=run)
+        other.start()
+        begun.wait()
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        try:
+            pipe("b", num_inference_steps=1, height=32, width=32, num_frames=5)
+        except KeyboardInterrupt:
+            print("interrupted", other.is_alive())
+        ended.set()
+        other.join()
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "interrupted True\nthe other ran until then\n", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("returned", [{"prompt_embeds": 1}, [1], {"latents": numpy.zeros((1, 2), numpy.float32)},
                                       {"latents": "none"}, {"latents": numpy.zeros((1, 16, 3, 8, 8))}])
 def test_what_the_callback_may_not_return(pipe, returned):
