@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._values import keys_of
+from ._values import keys_of, lengths_of, scale_of
 
 _LAYOUTS = ("BSHD", "BHSD")
 
@@ -24,8 +24,8 @@ def _checked(name: str, array: Any) -> Any:
         return array
     torch = sys.modules["torch"]
     if array.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"attention: {name} requires gradients, which are not computed; call this under "
-                         "torch.no_grad(), or zoetrope.torch.scaled_dot_product_attention(), which hands it to PyTorch")
+        raise _core.Error(f"attention: {name} requires gradients, which are not computed; call this under "
+                          "torch.no_grad(), or zoetrope.torch.scaled_dot_product_attention(), which hands it to PyTorch")
     return array.detach()
 
 
@@ -74,8 +74,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None, key_lengths
     """
     if layout not in _LAYOUTS:
         raise _core.Error(f"attention: layout={layout!r}; use 'BSHD' or 'BHSD'")
-    if scale is not None and not scale > 0:
-        raise _core.Error(f"attention: scale={scale}; it must be above 0")
+    factor, lengths = scale_of(scale), lengths_of(key_lengths)
     q, k, v = (_checked(name, array) for name, array in (("q", q), ("k", k), ("v", v)))
     output = _output_like(q)
     bits = all(_is_numpy_bfloat16(array) for array in (q, k, v))
@@ -89,8 +88,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None, key_lengths
         shape = tuple(views[0].shape)[:3]
         logs = sys.modules["torch"].empty(shape) if is_torch(q) else numpy.empty(shape, numpy.float32)
     settings = keys_of({"attention": strategy, "ranks": ranks, "threads": threads, **keys})
-    lengths = None if key_lengths is None else [int(length) for length in key_lengths]
-    _core.attention(*views, logs, lengths, key_mask, scale or 0.0, bits, settings)
+    _core.attention(*views, logs, lengths, key_mask, factor, bits, settings)
     if not is_torch(output) and not isinstance(q, numpy.ndarray) and hasattr(q, "__array_namespace__"):
         output = q.__array_namespace__().from_dlpack(output)
     return (output, logs) if return_log_sum_exp else output

@@ -10,7 +10,7 @@ from torch import distributed
 
 from . import _core
 from ._attention import attention as _alone
-from ._values import keys_of
+from ._values import keys_of, lengths_of, scale_of
 
 _TIMEOUT = 300.0  # seconds, as the key comm_timeout
 
@@ -96,8 +96,7 @@ def context_parallel_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     key_lengths count from the first token of the whole sequence. threads: unset as many as PyTorch has. Collective.
     Gives this rank's tokens of the result.
     """
-    if scale is not None and not scale > 0:
-        raise _core.Error(f"attention: scale={scale}; it must be above 0")
+    factor, lengths = scale_of(scale), lengths_of(key_lengths)
     if not distributed.is_initialized():
         raise _core.Error("attention: torch.distributed is not initialised; call init_process_group('gloo') first")
     if distributed.get_backend(group) != "gloo":
@@ -111,7 +110,6 @@ def context_parallel_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
                       threads=threads or torch.get_num_threads(), **keys)
     output = torch.empty(q.shape, dtype=q.dtype)
     messages = _Messages(group, float(keys.get("comm_timeout") or _TIMEOUT))
-    lengths = None if key_lengths is None else [int(length) for length in key_lengths]
     _core.attention_as_rank(messages, distributed.get_rank(group), ranks, tokens, q, k, v, output, lengths,
-                            scale or 0.0, settings)
+                            factor, settings)
     return output

@@ -29,8 +29,8 @@ def drawn_noise(generator: Any, shape: list[int], videos: int) -> numpy.ndarray:
     generators = generator if isinstance(generator, list) else [generator]
     for one in generators:
         if one.device.type != "cpu":
-            raise ValueError(f"generator: is on {one.device}, but noise is drawn on the CPU; make it with "
-                             "torch.Generator()")
+            raise _core.Error(f"generator: is on {one.device}, but noise is drawn on the CPU; make it with "
+                              "torch.Generator()")
     if len(generators) == 1:
         return torch.randn([videos, *shape[1:]], generator=generators[0], dtype=torch.float32).numpy()
     return torch.cat([torch.randn(shape, generator=one, dtype=torch.float32) for one in generators]).numpy()
@@ -45,8 +45,8 @@ def checked_latents(latents: Any, shape: list[int], videos: int) -> numpy.ndarra
         raise TypeError(f"latents: is {latents.dtype}, but must be float32")
     wanted = (videos, *shape[1:])
     if latents.shape != wanted:
-        raise ValueError(f"latents: is {latents.shape}, but these videos need {wanted} (videos, channels, frames, "
-                         "height, width of the latents)")
+        raise _core.Error(f"latents: is {latents.shape}, but these videos need {wanted} (videos, channels, frames, "
+                          "height, width of the latents)")
     return numpy.ascontiguousarray(latents)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from ._inputs import (as_user_array, checked_latents, drawn_noise, frames_as, is
 from ._values import Keys, keys_of
 
 _log = logging.getLogger("zoetrope")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 _LOCAL = "folders are read as they are on this machine; download the model and name its folder"
 # What diffusers takes and this does not, with what to do instead.
@@ -215,8 +217,10 @@ class WanPipeline:
                 video += [("latents", ""), ("seed", str(seed))]  # those of from_pretrained give way
         elif "seed" in given:
             for number, video in enumerate(videos):
-                seed = int(keys.get("seed", self._opened.get("seed")))
-                video += [("latents", ""), ("seed", str(seed if seed < 0 else seed + number))]
+                given_seed = keys.get("seed", self._opened.get("seed"))
+                seed = int(given_seed) if _WHOLE_NUMBER.fullmatch(given_seed) else None  # else the engine refuses it
+                drawn = seed is None or seed < 0
+                video += [("latents", ""), ("seed", given_seed if drawn else str(seed + number))]
         elif not given:
             for video in videos:
                 video.append(("seed", "-1"))

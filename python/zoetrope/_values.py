@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import numbers
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from . import _core
 
 Keys = list[tuple[str, str]]
 
@@ -34,8 +37,33 @@ def text(key: str, value: Any) -> str:
 def _item(key: str, value: Any) -> str:
     item = text(key, value)
     if "," in item:
-        raise ValueError(f"{key}: '{item}' has a comma, which divides the items of a list; rename it")
+        raise _core.Error(f"{key}: '{item}' has a comma, which divides the items of a list; rename it")
     return item
+
+
+def scale_of(scale: Any) -> float:
+    """The scale of attention as the engine takes it, in float32: 0 where it is unset."""
+    smallest, largest = 2.0 ** -149, (2 - 2.0 ** -23) * 2.0 ** 127
+    if scale is None:
+        return 0.0
+    if not smallest <= scale <= largest:
+        raise _core.Error(f"attention: scale={scale}; it must be above 0, and a float32")
+    return float(scale)
+
+
+def lengths_of(key_lengths: Sequence[Any] | None) -> list[int] | None:
+    """Raises TypeError for what is no whole number."""
+    if key_lengths is None:
+        return None
+    lengths = []
+    for length in key_lengths:
+        try:
+            lengths.append(operator.index(length))
+        except TypeError:
+            raise TypeError(f"attention: key_lengths has {length!r}; it must be a whole number") from None
+        if not 0 < lengths[-1] < 2 ** 63:
+            raise _core.Error(f"attention: key_lengths has {length}; it must be from 1 to the number of keys")
+    return lengths
 
 
 def keys_of(values: Mapping[str, Any]) -> Keys:

@@ -202,7 +202,10 @@ def test_refusals():
     refused(value, "F32, but must be U8 or BOOL", q, k, v, key_mask=numpy.ones((2, 8), F32))
     refused(value, "key length", q, k, v, key_lengths=[1, 9])
     refused(value, "layout", q, k, v, layout="SBHD")
-    for scale in (0, -1.0, math.nan):
+    for lengths in ([1.7, 2], ["3", 4], [None, 2]):
+        refused(TypeError, "whole number", q, k, v, key_lengths=lengths)
+    refused(value, "key_lengths has", q, k, v, key_lengths=[2 ** 70, 1])
+    for scale in (0, -1.0, math.nan, 1e-60, 1e39):
         refused(value, "scale", q, k, v, scale=scale)
     refused(value, "ranks", q, k, v, ranks=0)
     refused(value, "threads", q, k, v, threads=0)
