@@ -71,6 +71,8 @@ int port_of(int socket) {
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
+ApiError request_timeout() { return {408, "request_timeout", "the request did not arrive in time"}; }
+
 }  // namespace
 
 thread_local HttpServer::Turn HttpServer::turn_;
@@ -205,9 +207,13 @@ HttpServer::HttpServer(const HttpOptions& options, Handlers handlers)
   // What the library itself refuses: a body that ends too early, a form that is none.
   set_error_handler(httplib::Server::Handler([](const httplib::Request&, httplib::Response& response) {
     if (!response.body.empty()) return;
-    const ApiError error(response.status, response.status == 404 ? "not_found" : "malformed_request",
-                         response.status == 404 ? "there is nothing under this path"
-                                                : "the body cannot be read: it ends early, or is not a form");
+    const bool late = turn_.wire->late();
+    if (late) response.status = 408;
+    const ApiError error = late ? request_timeout()
+                           : response.status == 404
+                               ? ApiError(404, "not_found", "there is nothing under this path")
+                               : ApiError(response.status, "malformed_request",
+                                          "the body cannot be read: it ends early, or is not a form");
     response.set_content(error.body().dump(), "application/json");
   }));
   set_logger([](const httplib::Request&, const httplib::Response& response) { turn_.status = response.status; });
@@ -322,7 +328,7 @@ void HttpServer::serve(Connection& connection) {
   try {
     const std::string text = wire.read_head();
     if (text.empty() && !wire.late()) return;
-    if (text.empty()) throw ApiError(408, "request_timeout", "the request did not arrive in time");
+    if (text.empty()) throw request_timeout();
     head = parse_head(text, options_.most_body);
     handlers_.admit(head);
     if (!body.take(head.body_bytes)) {
@@ -338,7 +344,7 @@ void HttpServer::serve(Connection& connection) {
     wire.set_head(fmt::format("{} / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", method), 0);
   }
   connection.stage = Stage::kBody;
-  turn_ = {&connection, refused ? &*refused : nullptr, 0};
+  turn_ = {&connection, &wire, refused ? &*refused : nullptr, 0};
   const Clock::time_point begin = Clock::now();
   bool closed = false;
   process_request(wire, true, closed, nullptr);

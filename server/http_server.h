@@ -61,6 +61,7 @@ class HttpServer final : private httplib::Server {
   // What the functions that the library calls know of the connection that their thread serves.
   struct Turn {
     Connection* connection = nullptr;
+    const Wire* wire = nullptr;
     const ApiError* refusal = nullptr;  // what the request is answered with instead of being handled
     int status = 0;                     // of the answer
   };

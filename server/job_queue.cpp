@@ -72,6 +72,19 @@ void check_encoding(const GenerateOptions& options) {
   }
 }
 
+// A state folder that cannot be written to is no fault of the request. What is wrong with it is for the log.
+template <typename Write>
+void stored(const QueueOptions& options, const Write& write) {
+  try {
+    write();
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& error) {
+    options.log(error.what());
+    throw ApiError(500, "storage_failed", "the server cannot write to its state folder; its log says why");
+  }
+}
+
 // A wrong path in the command line is no reason to fail what waits.
 void require_served(const Models& models, const JobRecord& waiting) {
   try {
@@ -220,7 +233,7 @@ json JobQueue::create(const VideoRequest& request) {
     if (!saved) store_.remove(record.id);
   };
   try {
-    store_.add_uploads(record, request.uploads);
+    stored(options_, [&] { store_.add_uploads(record, request.uploads); });
     GenerateOptions options = options_of(record);
     check_encoding(options);
     const Forecast forecast = models_.forecast(asked.model, options);
@@ -238,7 +251,7 @@ json JobQueue::create(const VideoRequest& request) {
       const std::lock_guard lock(mutex_);
       if (stopping()) throw shutting_down();
       record.number = next_number_++;
-      store_.save(record);
+      stored(options_, [&] { store_.save(record); });
       saved = true;
       jobs_[record.id] = by_number_[record.number] = job;
       answer = shown(*job);
@@ -273,7 +286,7 @@ json JobQueue::plan(const VideoRequest& request) {
   };
   const Remove remove{store_, record.id};
   try {
-    if (!request.uploads.empty()) store_.add_uploads(record, request.uploads);
+    if (!request.uploads.empty()) stored(options_, [&] { store_.add_uploads(record, request.uploads); });
     const GenerateOptions options = options_of(record);
     check_encoding(options);
     return forecast_json(asked.model, options, models_.forecast(asked.model, options));

@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "server/api_error.h"
 
 namespace zoetrope::server {
 namespace {
@@ -73,7 +74,8 @@ void JobStore::add_uploads(JobRecord& job, const std::vector<Upload>& uploads) {
 void JobStore::save(const JobRecord& job) {
   const std::string text = job_text(job);
   if (text.size() > kMostJobBytes)
-    fail("the settings of the video are longer than {} bytes; shorten them", kMostJobBytes);
+    throw ApiError(400, "invalid_value",
+                   fmt::format("the settings of the video are longer than {} bytes; shorten them", kMostJobBytes));
   write_file(folder_of(job.id) / kJobFile, text);
 }
 

@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import random
+import shutil
 import sys
 
 import harness
@@ -244,7 +245,7 @@ def slow_and_vanishing_clients(folder):
                     if closes:
                         end_sending(wire)
                     answer = read_all(wire)
-            assert answer.startswith(b"HTTP/1.1 400"), answer
+            assert answer.startswith(b"HTTP/1.1 400" if closes else b"HTTP/1.1 408"), (closes, answer)
         with server.socket() as wire, contextlib.suppress(ConnectionError):
             wire.sendall(half)
         for wire in wires:
@@ -254,6 +255,16 @@ def slow_and_vanishing_clients(folder):
             with contextlib.suppress(ConnectionError, http.client.HTTPException):
                 answer = server.get("/v1/videos")
         assert answer.ok()["data"] == []
+
+
+def a_state_folder_that_is_lost(folder):
+    """The server's fault, not the request's, and its path is for the log alone."""
+    with Server(folder) as server:
+        shutil.rmtree(folder / "state")
+        for answer in (server.create(), server.form([*SMALL.items(), ("image", png(32, 32), "x.png")])):
+            answer.refused(500, "storage_failed", "its log says why")
+            assert answer.json()["error"]["type"] == "server_error" and str(folder) not in answer.body.decode(), answer.body
+        assert str(folder / "state") in server.log() and server.get("/v1/videos").ok()["data"] == []
 
 
 def streams_leave_places_for_requests(folder):
@@ -300,7 +311,7 @@ def named_loras(folder):
 TESTS = {test.__name__: test for test in (
     every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
     paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
-    streams_leave_places_for_requests, control_characters_in_the_log, named_loras)}
+    streams_leave_places_for_requests, a_state_folder_that_is_lost, control_characters_in_the_log, named_loras)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
