@@ -72,6 +72,10 @@ void check_encoding(const GenerateOptions& options) {
   }
 }
 
+ApiError storage_failed() {
+  return {500, "storage_failed", "the server cannot write to its state folder; its log says why"};
+}
+
 // A state folder that cannot be written to is no fault of the request. What is wrong with it is for the log.
 template <typename Write>
 void stored(const QueueOptions& options, const Write& write) {
@@ -81,7 +85,7 @@ void stored(const QueueOptions& options, const Write& write) {
     throw;
   } catch (const Error& error) {
     options.log(error.what());
-    throw ApiError(500, "storage_failed", "the server cannot write to its state folder; its log says why");
+    throw storage_failed();
   }
 }
 
@@ -363,16 +367,17 @@ json JobQueue::remove(const std::string& id) {
     const std::lock_guard lock(mutex_);
     const JobPointer job = find(id);
     running = job->record.status == JobStatus::kInProgress;
+    // Of one that runs the files are in use: the thread that runs it removes them.
+    if (!(running ? store_.forget(id) : store_.remove(id))) {
+      options_.log(fmt::format("{}: cannot be deleted from {}", id, store_.folder_of(id).string()));
+      throw storage_failed();
+    }
     job->deleted = true;
     job->cancelled = true;
     jobs_.erase(id);
     by_number_.erase(job->record.number);
     changed(*job);
   }
-  // Of one that runs the files are in use: the thread that runs it removes them.
-  std::error_code ignored;
-  if (running) std::filesystem::remove(store_.folder_of(id) / "job.json", ignored);
-  else store_.remove(id);
   options_.log(fmt::format("{}: deleted{}", id, running ? ", and cancelled" : ""));
   return {{"id", id}, {"object", "video.deleted"}, {"deleted", true}};
 }

@@ -78,8 +78,9 @@ void JobQueue::delete_oldest() {
     }
   }
   for (const std::string& id : ids) {
-    store_.remove(id);
-    options_.log(fmt::format("{}: deleted: of finished videos the last {} are kept", id, options_.most_finished));
+    options_.log(fmt::format("{}: {}: of finished videos the last {} are kept", id,
+                             store_.remove(id) ? "deleted" : "to be deleted, but its files are still there",
+                             options_.most_finished));
   }
 }
 

@@ -98,10 +98,17 @@ int64_t JobStore::starts(const std::string& id) const noexcept {
   return none ? 0 : static_cast<int64_t>(size);
 }
 
-void JobStore::remove(const std::string& id) noexcept {
+bool JobStore::forget(const std::string& id) noexcept {
+  std::error_code error;
+  fs::remove(folder_of(id) / kJobFile, error);
+  return !error;
+}
+
+bool JobStore::remove(const std::string& id) noexcept {
+  if (!forget(id)) return false;  // first: without it there is no job
   std::error_code ignored;
-  fs::remove(folder_of(id) / kJobFile, ignored);  // first: without it there is no job
   fs::remove_all(folder_of(id), ignored);
+  return true;
 }
 
 std::vector<JobRecord> JobStore::load(std::vector<std::string>& notes) {

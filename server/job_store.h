@@ -35,8 +35,10 @@ class JobStore {
   void clear_starts(const std::string& id) noexcept;
   int64_t starts(const std::string& id) const noexcept;
 
-  // All of it. What is left after a crash in between is removed by the next load().
-  void remove(const std::string& id) noexcept;
+  // Of a job whose files are in use. False where it cannot be written to the disk, so the job is still there.
+  bool forget(const std::string& id) noexcept;
+  // All of it, likewise. What is left after a crash in between is removed by the next load().
+  bool remove(const std::string& id) noexcept;
 
   // The jobs in the order of their numbers. `notes`: a line for each folder that was damaged, and is now in damaged/.
   std::vector<JobRecord> load(std::vector<std::string>& notes);

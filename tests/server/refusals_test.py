@@ -267,6 +267,22 @@ def a_state_folder_that_is_lost(folder):
         assert str(folder / "state") in server.log() and server.get("/v1/videos").ok()["data"] == []
 
 
+def what_cannot_be_deleted_stays(folder):
+    """A folder takes the place of the job's file, because nothing is forbidden to root."""
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        file = folder / "state" / identity / "job.json"
+        file.rename(file.with_name("kept"))
+        (file / "x").mkdir(parents=True)
+        server.ask("DELETE", f"/v1/videos/{identity}").refused(500, "storage_failed", "its log says why")
+        assert server.video(identity)["status"] == "completed" and "cannot be deleted from" in server.log(), server.log()
+        shutil.rmtree(file)
+        file.with_name("kept").rename(file)
+        assert server.ask("DELETE", f"/v1/videos/{identity}").ok()["deleted"]
+        assert not file.parent.exists()
+
+
 def streams_leave_places_for_requests(folder):
     with Server(folder, "connections=6") as server:
         identity = server.create(LONG).ok()["id"]
@@ -311,7 +327,7 @@ def named_loras(folder):
 TESTS = {test.__name__: test for test in (
     every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
     paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
-    streams_leave_places_for_requests, a_state_folder_that_is_lost, control_characters_in_the_log, named_loras)}
+    streams_leave_places_for_requests, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
