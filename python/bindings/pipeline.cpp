@@ -41,11 +41,44 @@ struct Hooks {
 // The model whose hook this thread is in.
 thread_local const Model* calls_back = nullptr;
 
+// Runs of this process. Where the interpreter ends, those of daemon threads end first: afterwards nothing can take its
+// lock, and a thread that tries is torn down with whatever it holds.
+class Runs {
+ public:
+  // While it runs, with the interpreter's lock at both ends.
+  class Run {
+   public:
+    Run() { change(1); }
+    ~Run() { change(-1); }
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+  };
+
+  static bool ending() { return ending_; }
+  static void end() {
+    ending_ = true;
+    const nb::gil_scoped_release others_run;
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [] { return running_ == 0; });
+  }
+
+ private:
+  static void change(int by) {
+    const std::lock_guard lock(mutex_);
+    running_ += by;
+    if (running_ == 0) ended_.notify_all();
+  }
+  static inline std::mutex mutex_;
+  static inline std::condition_variable ended_;
+  static inline int running_ = 0;
+  static inline std::atomic<bool> ending_ = false;
+};
+
 // What ends a run from Python: a signal's exception, or one of a hook. Holds it until the run has ended.
 class Ending {
  public:
   explicit Ending(const Model& model) : model_(model) {}
-  bool ended() const { return ended_; }
+  bool ended() const { return ended_ || Runs::ending(); }
   // Calls a function of Python on any thread. What it raises ends the run.
   template <typename Function>
   void call(Function&& function) {
@@ -87,6 +120,7 @@ class Ending {
 // Returns work(), which runs on another thread without the interpreter's lock. Throws what ended it.
 template <typename Work>
 void run_beside_signals(Ending& ending, Work&& work) {
+  const Runs::Run run;
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
@@ -350,6 +384,7 @@ void bind_pipeline(nb::module_& module) {
       .def("describe", &Pipeline::describe, nb::arg("keys"), "What the run would be, a line per fact.")
       .def("release_weights", &Pipeline::release_weights, "Frees the weights that keep_weights kept.")
       .def("close", &Pipeline::close, "Frees the model. Later calls throw Error.");
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { Runs::end(); }));
   module.def("write_png", write_png, nb::arg("path"), nb::arg("pixels"), "Pixels, uint8 [height, width, 3].");
   module.def("write_latents", write_latents, nb::arg("path"), nb::arg("latents"),
              "A file that the key latents takes, from float32 [1, C, T, h, w].");

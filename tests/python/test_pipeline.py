@@ -159,6 +159,22 @@ def test_the_callback_cannot_call_its_pipeline(pipe):
     assert (made[0].frames == made[1].frames).all()
 
 
+def test_a_program_ends_while_a_daemon_thread_runs():
+    script = textwrap.dedent(f"""
+        import threading, zoetrope
+        pipe = zoetrope.WanPipeline.from_pretrained({TINY!r}, threads=1)
+        begun = threading.Event()
+        def run():
+            pipe("a", num_inference_steps=1000, height=32, width=32, num_frames=5,
+                 callback_on_step_end=lambda *_: begun.set())
+        threading.Thread(target=run, daemon=True).start()
+        begun.wait()
+        print("the end")
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "the end\n"), done
+
+
 def test_ctrl_c_ends_a_call_that_waits_for_another():
     script = textwrap.dedent(f"""
         import _thread, threading, time, zoetrope
