@@ -194,7 +194,8 @@ class Reader {
   Extents product_of(const std::string& up_key, const std::string& down_key) const {
     const Shape down = source_->info(down_key).shape, up = source_->info(up_key).shape;
     const int64_t rank = down.rank() == 0 ? 0 : down[0];
-    if (rank < 1 || up.rank() < 2 || up.size() != up[0] * rank) {
+    if (rank < 1) fail("{} have no rank; they must be [out, rank] and [rank, in]", pair_text(up_key, down_key));
+    if (up.rank() < 2 || up.size() != up[0] * rank) {
       fail("{} differ in rank; they must be [out, rank] and [rank, in]", pair_text(up_key, down_key));
     }
     check_values(down_key);
