@@ -246,6 +246,7 @@ IndexRange block_range(std::string_view text, int64_t count) {
   const size_t dash = text.find('-');
   const std::optional<int64_t> first = number(text.substr(0, dash));
   const std::optional<int64_t> last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+  if (text == "auto") fail("int8_layers: 'auto' chooses blocks of every expert; give it alone");
   if (!first || !last || *first < 0 || *last < *first || *last >= count)
     fail(
         "int8_layers: '{}' is neither inner, all, auto, nor a block or a range of blocks; this model has blocks 0 to "

@@ -164,6 +164,7 @@ TEST(TransformerConfig, NamesBlocksInInt8) {
   config.vace_layers = {};
   config.num_layers = 2;
   EXPECT_THAT(refusal(config, "inner"), testing::HasSubstr("set all"));
+  EXPECT_THAT(refusal(config, "auto,0"), testing::HasSubstr("'auto' chooses blocks of every expert; give it alone"));
 }
 
 TEST(TransformerConfig, ReadsVaceLayers) {
