@@ -103,8 +103,10 @@ std::string resume_note(const std::string& folder) {
 
 void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs::path& folder) {
   if (const std::vector<std::string> settings = differences(kept.settings, asked.settings); !settings.empty()) {
-    fail("resume={}: the journal is of a run with other settings: {}; leave them out to go on, or begin a new run",
-         folder.string(), fmt::join(settings, ", "));
+    fail(
+        "resume={}: the journal is of a run with other settings: {}; leave them out to go on, give files their old "
+        "names, or begin a new run",
+        folder.string(), fmt::join(settings, ", "));
   }
   const std::vector<std::string> files = differing(kept.files, asked.files);
   if (files.empty()) return;

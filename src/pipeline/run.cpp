@@ -334,6 +334,9 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     outputs.emplace_back(writes ? open_output(sinks.empty() ? OpenSink() : sinks[v], v, seeds[v], frames[v]) : nullptr,
                          writes ? videos_[v].dump : "");
   }
+  if (journal.resumes && writes && callbacks.note && !options_.dump.empty())
+    callbacks.note(
+        fmt::format("dump={}: holds what is computed from here on, nothing of what was done before", options_.dump));
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::vector<Video> uncached;

@@ -76,6 +76,7 @@ def keys_of_running_may_change(cwd):
     assert not {"clip.gif", "trace.json"} & set(files_in(cwd)), files_in(cwd)
     whole, rest = (read_tensors(pathlib.Path(cwd) / folder / "run.safetensors") for folder in ("whole", "d"))
     assert "latents.0" not in rest and "latents.199" in rest  # the dump has the steps of this run
+    assert "dump=d: holds what is computed from here on" in result.stderr, result.stderr
     assert len(whole["frames_u8"][2]) == len(rest["frames_u8"][2])
     assert max(abs(a - b) for a, b in zip(whole["frames_u8"][2], rest["frames_u8"][2])) <= 1
 
