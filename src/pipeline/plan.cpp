@@ -175,6 +175,10 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   plan.guidance = guidance_of(o);
   plan.solver = solver_config(o, model, plan);
   if (model.experts.size() == 2) {
+    if (!plan.guided && o.guidance_scale_2.value_or(1) > 1)
+      plan.notes.push_back(
+          fmt::format("guidance_scale_2={}: guides nothing, because guidance_scale={} turns guidance off",
+                      *o.guidance_scale_2, o.guidance_scale));
     const double ratio = o.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
     plan.boundary = ratio * static_cast<double>(model.scheduler.num_train_timesteps);
     if (ratio != *model.pipeline.boundary_ratio) {

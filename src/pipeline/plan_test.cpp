@@ -81,6 +81,18 @@ TEST_F(Plan, TheBoundaryDividesTheTimestepsBetweenTheExperts) {
   EXPECT_THAT(plan.notes, testing::ElementsAre(HasSubstr("boundary_ratio 0.95 instead of 0.875")));
 }
 
+TEST_F(Plan, GuidanceOfOneExpertThatIsOffIsNoted) {
+  GenerateOptions options = two_experts();
+  options.guidance_scale = 1;
+  const RunPlan plan = plan_run(options, wan22);
+  EXPECT_FALSE(plan.guided);
+  EXPECT_EQ(plan.guidance[1], 1);
+  EXPECT_THAT(plan.notes,
+              testing::ElementsAre(HasSubstr("guidance_scale_2=3: guides nothing, because guidance_scale=1")));
+  options.guidance_scale_2 = 1;
+  EXPECT_TRUE(plan_run(options, wan22).notes.empty());
+}
+
 TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   GenerateOptions options = one_expert();
   options.flow_shift = 5;

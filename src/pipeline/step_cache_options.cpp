@@ -145,8 +145,8 @@ void require_guidance(const GenerateOptions& o, const RunPlan& plan) {
   }
   if (plan.guidance[1] <= 1) {
     fail(
-        "cache={}: guidance is off for the low-noise expert (guidance_scale_2={}), and step caches are made for guided "
-        "runs; set it above 1 or leave the cache out",
+        "cache={}: step caches are made for guided runs, and guidance_scale_2={} does not guide the low-noise expert; "
+        "set it above 1 or leave the cache out",
         step_cache_name(o), plan.guidance[1]);
   }
 }

@@ -157,7 +157,7 @@ TEST_F(StepCacheKeys, WhereGuidanceIsOffTheyAreRefused) {
     EXPECT_THAT(error_of([&] {
                   plan_run(with({cache, "guidance_scale=4", "guidance_scale_2=1"}), wan22);
                 }),
-                HasSubstr("off for the low-noise expert (guidance_scale_2=1)"));
+                HasSubstr("guidance_scale_2=1 does not guide the low-noise expert"));
   }
 }
 
