@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/words.h"
+#include "pipeline/run_identity.h"
 #include "server/video_request.h"
 
 namespace zoetrope::server {
@@ -96,12 +97,8 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
     if (use_of_key(key) != KeyUse::kRequest) fail("{}: settings.{}: is not a setting of a request", where, key);
     job.settings[key] = settings.get<std::string>(key);
   }
-  if (const auto of_model = file.find_object("model_settings")) {  // older files lack it
-    for (const std::string& key : of_model->keys()) {
-      if (use_of_key(key) != KeyUse::kModel) fail("{}: model_settings.{}: is not a setting of a model", where, key);
-      job.model_settings[key] = of_model->get<std::string>(key);
-    }
-  }
+  if (const auto of_model = file.find_object("model_settings"))  // older files lack it
+    job.model_settings = pipeline::texts(*of_model);
   for (const JsonObject& upload : file.objects("uploads")) {
     const std::string key = upload.get<std::string>("key"), name = upload.get<std::string>("file");
     if (use_of_key(key) != KeyUse::kUpload) fail("{}: uploads: '{}' is not a file of a request", where, key);

@@ -35,7 +35,7 @@ struct JobRecord {
   JobStatus status = JobStatus::kQueued;
   std::string model;
   std::map<std::string, std::string> settings;               // as settings_to_keep()
-  std::map<std::string, std::string> model_settings;         // of the server, that decide the video too
+  std::map<std::string, std::string> model_settings;         // of the server, that decided the video when it was made
   std::vector<std::pair<std::string, std::string>> uploads;  // key, name of the file in the job's folder
   int64_t width = 0, height = 0, num_frames = 0, fps = 0;
   int64_t created_at = 0;  // seconds since 1970

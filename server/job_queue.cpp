@@ -1,10 +1,12 @@
 #include "server/job_queue.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/print.h"
@@ -52,9 +54,15 @@ json forecast_json(const ServedModel& model, const GenerateOptions& options, con
           {"reason", forecast.refusal.empty() ? json() : json(forecast.refusal)}};
 }
 
-// The field that a message of the engine begins with: "num_frames=6: …" or "prompt: …"; empty: none.
+// The field that a message of the engine begins with: "num_frames=6: …" or "prompt: …", or a file as the store names
+// it, "image.png: …" or "reference_images_2.png: …"; empty: none.
 std::string field_of(const std::string& message) {
-  const std::string name = message.substr(0, message.find_first_of("=:"));
+  std::string name = message.substr(0, message.find_first_of("=:"));
+  if (const size_t ending = name.find('.'); ending != std::string::npos) {
+    name.resize(ending);
+    name.resize(name.find_last_not_of("0123456789") + 1);
+    if (name.ends_with('_')) name.pop_back();
+  }
   const KeyUse use = use_of_key(name);
   return use == KeyUse::kRequest || use == KeyUse::kUpload ? name : "";
 }
@@ -74,29 +82,6 @@ void check_encoding(const GenerateOptions& options) {
 
 ApiError storage_failed() {
   return {500, "storage_failed", "the server cannot write to its state folder; its log says why"};
-}
-
-// A state folder that cannot be written to is no fault of the request. What is wrong with it is for the log.
-template <typename Write>
-void stored(const QueueOptions& options, const Write& write) {
-  try {
-    write();
-  } catch (const ApiError&) {
-    throw;
-  } catch (const Error& error) {
-    options.log(error.what());
-    throw storage_failed();
-  }
-}
-
-// A wrong path in the command line is no reason to fail what waits.
-void require_served(const Models& models, const JobRecord& waiting) {
-  try {
-    models.find(waiting.model);
-  } catch (const ApiError& not_served) {
-    fail("state: {} waits for a model that is not served now: {}; serve it too, or name another state folder",
-         waiting.id, not_served.what());
-  }
 }
 
 // Gives up its place of the queue.
@@ -132,12 +117,12 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
       store_.save(record);
       notes.push_back(fmt::format("{}: failed: {}", record.id, record.error));
     }
-    if (record.status == JobStatus::kQueued) require_served(models_, record);
     job->record = std::move(record);
     jobs_[job->record.id] = by_number_[job->record.number] = job;
     next_number_ = job->record.number + 1;
   }
   for (const std::string& note : notes) options_.log(note);
+  require_served_models();
   delete_oldest();
 }
 
@@ -231,13 +216,12 @@ json JobQueue::create(const VideoRequest& request) {
   record.id = new_job_id();
   record.model = asked.model.name;
   record.settings = settings_to_keep(request, asked.options);
-  record.model_settings = models_.deciding_settings(asked.model);
   bool saved = false;
   const auto give_up = [&] {
     if (!saved) store_.remove(record.id);
   };
   try {
-    stored(options_, [&] { store_.add_uploads(record, request.uploads); });
+    store([&] { store_.add_uploads(record, request.uploads); });
     GenerateOptions options = options_of(record);
     check_encoding(options);
     const Forecast forecast = models_.forecast(asked.model, options);
@@ -255,7 +239,7 @@ json JobQueue::create(const VideoRequest& request) {
       const std::lock_guard lock(mutex_);
       if (stopping()) throw shutting_down();
       record.number = next_number_++;
-      stored(options_, [&] { store_.save(record); });
+      store([&] { store_.save(record); });
       saved = true;
       jobs_[record.id] = by_number_[record.number] = job;
       answer = shown(*job);
@@ -290,7 +274,7 @@ json JobQueue::plan(const VideoRequest& request) {
   };
   const Remove remove{store_, record.id};
   try {
-    if (!request.uploads.empty()) stored(options_, [&] { store_.add_uploads(record, request.uploads); });
+    if (!request.uploads.empty()) store([&] { store_.add_uploads(record, request.uploads); });
     const GenerateOptions options = options_of(record);
     check_encoding(options);
     return forecast_json(asked.model, options, models_.forecast(asked.model, options));
@@ -298,6 +282,35 @@ json JobQueue::plan(const VideoRequest& request) {
     throw;
   } catch (const Error& error) {
     throw refused_by_engine(without_folder(record.id, error.what()));
+  }
+}
+
+// A wrong path in the command line is no reason to fail what waits.
+void JobQueue::require_served_models() const {
+  std::set<std::string> models, folders;
+  for (const auto& [number, job] : by_number_) {
+    const JobRecord& record = job->record;
+    const auto serves = [&](const ServedModel& model) { return model.name == record.model; };
+    if (record.status != JobStatus::kQueued || std::ranges::any_of(models_.all(), serves)) continue;
+    models.insert(record.model);
+    folders.insert(store_.folder_of(record.id).string());
+  }
+  if (models.empty()) return;
+  fail("state: {} for models that are not served: {}; serve them too, or delete {}",
+       folders.size() == 1 ? "a video waits" : fmt::format("{} videos wait", folders.size()), fmt::join(models, ", "),
+       fmt::join(folders, ", "));
+}
+
+// A state folder that cannot be written to is no fault of the request. What is wrong with it is for the log.
+void JobQueue::store(const std::function<void()>& write) const {
+  try {
+    write();
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& error) {
+    if (stopping()) throw shutting_down();
+    options_.log(error.what());
+    throw storage_failed();
   }
 }
 
@@ -367,8 +380,7 @@ json JobQueue::remove(const std::string& id) {
     const std::lock_guard lock(mutex_);
     const JobPointer job = find(id);
     running = job->record.status == JobStatus::kInProgress;
-    // Of one that runs the files are in use: the thread that runs it removes them.
-    if (!(running ? store_.forget(id) : store_.remove(id))) {
+    if (!store_.forget(id)) {
       options_.log(fmt::format("{}: cannot be deleted from {}", id, store_.folder_of(id).string()));
       throw storage_failed();
     }
@@ -378,6 +390,8 @@ json JobQueue::remove(const std::string& id) {
     by_number_.erase(job->record.number);
     changed(*job);
   }
+  // Of one that runs the files are in use: the thread that runs it removes them.
+  if (!running) store_.remove(id);
   options_.log(fmt::format("{}: deleted{}", id, running ? ", and cancelled" : ""));
   return {{"id", id}, {"object", "video.deleted"}, {"deleted", true}};
 }

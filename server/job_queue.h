@@ -83,6 +83,10 @@ class JobQueue {
   };
   Checked checked(const VideoRequest& request) const;
   pipeline::GenerateOptions options_of(const JobRecord& record) const;
+  // Throws Error where a job waits for a model that is none of the server's.
+  void require_served_models() const;
+  // Calls write(), which changes the state folder. Throws ApiError where that fails.
+  void store(const std::function<void()>& write) const;
   std::string without_folder(const std::string& id, std::string text) const;
   void check_place() const;
   JobPointer find(const std::string& id) const;

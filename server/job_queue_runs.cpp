@@ -12,7 +12,9 @@
 #include "base/words.h"
 #include "pipeline/journal.h"
 #include "pipeline/preview_file.h"
+#include "pipeline/run_identity.h"
 #include "server/job_queue.h"
+#include "server/video_request.h"
 
 namespace zoetrope::server {
 namespace {
@@ -27,6 +29,18 @@ std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
   return bytes;
+}
+
+// What the server gave to the model that decides the video, and the job does not say: where it is not the default.
+std::map<std::string, std::string> model_settings(const GenerateOptions& options, const JobRecord& job) {
+  const std::map<std::string, std::string> defaults = pipeline::deciding_settings({});
+  std::map<std::string, std::string> settings = pipeline::deciding_settings(options);
+  std::erase_if(settings, [&](const auto& setting) {
+    const std::string& key = setting.first;
+    const bool of_server = use_of_key(key) == KeyUse::kModel || key == "cache_threshold" || key.starts_with("lora");
+    return !of_server || job.settings.contains(key) || setting == *defaults.find(key);
+  });
+  return settings;
 }
 
 }  // namespace
@@ -187,8 +201,9 @@ Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options)
     return video_file(options.output)(cleaned);
   };
   // Not where the queue ends meanwhile: then it is no crash of this job.
-  const auto begins = [&] {
+  const auto begins = [&](const GenerateOptions& of_run) {
     const std::lock_guard lock(mutex_);
+    job->record.model_settings = model_settings(of_run, job->record);
     if (!stopping_) store_.count_start(job->record.id);
   };
   return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);

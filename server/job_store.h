@@ -35,7 +35,7 @@ class JobStore {
   void clear_starts(const std::string& id) noexcept;
   int64_t starts(const std::string& id) const noexcept;
 
-  // Of a job whose files are in use. False where it cannot be written to the disk, so the job is still there.
+  // Deletes the job's record, and leaves its files. False where that fails: the job then still exists.
   bool forget(const std::string& id) noexcept;
   // All of it, likewise. What is left after a crash in between is removed by the next load().
   bool remove(const std::string& id) noexcept;

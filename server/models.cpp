@@ -9,11 +9,8 @@
 
 #include "base/error.h"
 #include "pipeline/lora_options.h"
-#include "pipeline/run_identity.h"
-#include "pipeline/step_cache_options.h"
 #include "server/api_error.h"
 #include "server/video_order.h"
-#include "server/video_request.h"
 
 namespace zoetrope::server {
 namespace {
@@ -68,23 +65,9 @@ const ServedModel& Models::find(const std::string& name) const {
                  fmt::format("model={}: is not served; there are: {}", name, fmt::join(names, ", ")), "model");
 }
 
-OpenModel& Models::to_plan(const ServedModel& model) const {
-  return *to_plan_[static_cast<size_t>(&model - models_.data())];
-}
-
-std::map<std::string, std::string> Models::deciding_settings(const ServedModel& model) const {
-  const GenerateOptions chosen = pipeline::with_choices(model.options, to_plan(model).folder);
-  const auto changed = pipeline::changed_settings(chosen);
-  std::map<std::string, std::string> settings = pipeline::deciding_settings(chosen);
-  std::erase_if(settings, [&](const auto& setting) {
-    return use_of_key(setting.first) != KeyUse::kModel || !changed.contains(setting.first);
-  });
-  return settings;
-}
-
 pipeline::Forecast Models::forecast(const ServedModel& model, const GenerateOptions& options) {
   const std::lock_guard lock(planning_);
-  OpenModel& plain = to_plan(model);
+  OpenModel& plain = *to_plan_[static_cast<size_t>(&model - models_.data())];
   if (loras_of(options) == loras_of(model.options)) return forecast(Run(plain, {options}), options);
   OpenModel changed(opening(model, options));
   return forecast(Run(changed, {options}), options);
@@ -135,17 +118,19 @@ std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOp
 }
 
 Video Models::run(const ServedModel& model, const GenerateOptions& options, const OpenSink& sink,
-                  const Callbacks& callbacks, const std::function<void()>& begins) {
+                  const Callbacks& callbacks, const Begins& begins) {
   if (ranks_ == nullptr) {
-    begins();
-    return std::move(prepared(model, options, nullptr)->run_on_threads({sink}, callbacks).front());
+    const std::unique_ptr<Run> run = prepared(model, options, nullptr);
+    begins(run->options());
+    return std::move(run->run_on_threads({sink}, callbacks).front());
   }
   Video video;
   ranks_->run(text_of({model.name, options}), [&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
-    begins();
+    const std::unique_ptr<Run> run = prepared(model, options, &ranks);
+    begins(run->options());
     Callbacks either = callbacks;
     either.cancelled = [&] { return stopped() || callbacks.cancelled(); };
-    video = std::move(prepared(model, options, &ranks)->run(ranks, {sink}, either).front());
+    video = std::move(run->run(ranks, {sink}, either).front());
   });
   return video;
 }

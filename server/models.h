@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,17 +25,14 @@ class Models {
   // The first for an empty name. Throws ApiError for one that is not served.
   const ServedModel& find(const std::string& name) const;
 
-  // Keys that the server gave to the model and that decide its videos, where they are not the defaults; files by their
-  // names, and what a budget chose in its place.
-  std::map<std::string, std::string> deciding_settings(const ServedModel& model) const;
-
   // What a run of `model` with these options needs. Checks all of them, and reads its pictures and videos; throws
   // Error. On any thread.
   pipeline::Forecast forecast(const ServedModel& model, const pipeline::GenerateOptions& options);
 
-  // One video, on rank 0. From one thread. `begins` is called when it begins here.
+  // One video, on rank 0. From one thread. `begins` is called before it begins here, with its options.
+  using Begins = std::function<void(const pipeline::GenerateOptions& options)>;
   Video run(const ServedModel& model, const pipeline::GenerateOptions& options, const OpenSink& sink,
-            const Callbacks& callbacks, const std::function<void()>& begins);
+            const Callbacks& callbacks, const Begins& begins);
   // On the other ranks: their parts of the videos, until rank 0 ends.
   void follow();
   // Why no further video can be made, as RankJobs::lost().
@@ -56,7 +52,6 @@ class Models {
                                           comm::Communicator* ranks);
   Open& opened(const ServedModel& model, const pipeline::GenerateOptions& options);
   void close_oldest();
-  pipeline::OpenModel& to_plan(const ServedModel& model) const;
 
   const std::vector<ServedModel> models_;
   RankJobs* const ranks_;

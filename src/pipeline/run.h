@@ -94,6 +94,8 @@ class Run {
   // `processes_here`: of the job on this host.
   Forecast forecast(int ranks, int processes_here = 1) const;
   const RunPlan& plan() const { return plan_; }
+  // Of the first video, with what a budget chose in its place.
+  const GenerateOptions& options() const { return videos_.front(); }
   RunIdentity identity(std::vector<int64_t> seeds) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }

@@ -295,7 +295,8 @@ def a_video_from_a_picture(folder):
         parts = [("prompt", "a red ball"), ("size", "32x32"), ("num_frames", "5"), ("num_inference_steps", "2"), ("seed", "1")]
         server.form(parts).refused(400, "invalid_value", "image", param="image")
         for broken in (b"\x89PNG\r\n\x1a\n", png(32, 32)[:60], b"\xff\xd8\xff" + b"x" * 100):
-            answer = server.form([*parts, ("input_reference", broken, "../../x.png")]).refused(400, "invalid_value", "image")
+            answer = server.form([*parts, ("input_reference", broken, "../../x.png")])
+            answer.refused(400, "invalid_value", "image", param="image")
             assert str(folder) not in answer.body.decode(), answer.body
         assert [p.name for p in (folder / "state").iterdir()] == ["lock"], "an upload was left behind"
         ids = [server.form([*parts, ("input_reference", png(32, side), "../../x.png")]).ok()["id"] for side in (32, 32, 64)]
