@@ -3,6 +3,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -38,9 +39,6 @@ struct Hooks {
   nb::object latents;  // (step, timestep, latents) -> None, or other latents to go on with
 };
 
-// The model whose hook this thread is in.
-thread_local const Model* calls_back = nullptr;
-
 // Runs of this process. Where the interpreter ends, those of daemon threads end first: afterwards nothing can take its
 // lock, and a thread that tries is torn down with whatever it holds.
 class Runs {
@@ -48,18 +46,29 @@ class Runs {
   // While it runs, with the interpreter's lock at both ends.
   class Run {
    public:
-    Run() { change(1); }
+    Run() {
+      if (ending_) fail("call: the program is ending");
+      change(1);
+    }
     ~Run() { change(-1); }
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
   };
 
   static bool ending() { return ending_; }
+  // Ctrl-C ends the wait, too.
   static void end() {
+    if (::getpid() != process_) return;  // a child of fork() has none of the threads
     ending_ = true;
-    const nb::gil_scoped_release others_run;
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [] { return running_ == 0; });
+    bool waits = true;
+    while (waits) {
+      {
+        const nb::gil_scoped_release others_run;
+        std::unique_lock lock(mutex_);
+        waits = !ended_.wait_for(lock, kBetweenSignals, [] { return running_ == 0; });
+      }
+      if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+    }
   }
 
  private:
@@ -72,23 +81,31 @@ class Runs {
   static inline std::condition_variable ended_;
   static inline int running_ = 0;
   static inline std::atomic<bool> ending_ = false;
+  static inline const pid_t process_ = ::getpid();
 };
 
 // What ends a run from Python: a signal's exception, or one of a hook. Holds it until the run has ended.
 class Ending {
  public:
-  explicit Ending(const Model& model) : model_(model) {}
-  bool ended() const { return ended_ || Runs::ending(); }
+  // `model`: whose run this is. Where it is called by a hook of another run, it ends with that.
+  explicit Ending(const Model& model) : model_(model), outer_(in_hook_of) {}
+  bool ended() const { return ended_ || Runs::ending() || (outer_ != nullptr && outer_->ended()); }
+  // Whether this thread is in a hook of a run of the model: a call would wait for itself.
+  static bool waits_for(const Model& model) {
+    for (const Ending* run = in_hook_of; run != nullptr; run = run->outer_)
+      if (&run->model_ == &model) return true;
+    return false;
+  }
   // Calls a function of Python on any thread. What it raises ends the run.
   template <typename Function>
   void call(Function&& function) {
     const nb::gil_scoped_acquire interpreter;
-    const Model* const outer = std::exchange(calls_back, &model_);
+    const Ending* const before = std::exchange(in_hook_of, this);
     try {
       function();
-      calls_back = outer;
+      in_hook_of = before;
     } catch (...) {
-      calls_back = outer;
+      in_hook_of = before;
       keep_current();
       throw Error("a callback raised an exception");
     }
@@ -112,7 +129,9 @@ class Ending {
     if (!raised_) raised_ = std::current_exception();
     ended_ = true;
   }
+  static inline thread_local const Ending* in_hook_of = nullptr;
   const Model& model_;
+  const Ending* const outer_;
   std::atomic<bool> ended_ = false;
   std::exception_ptr raised_;  // guarded by the interpreter's lock
 };
@@ -270,7 +289,7 @@ class Pipeline {
                     const nb::object& latents) {
     const std::shared_ptr<Model> model = open_model();
     if (videos.empty()) fail("call: there is no video to make");
-    if (calls_back == model.get()) fail("call: the pipeline is in a call, whose callback this is; call it afterwards");
+    if (Ending::waits_for(*model)) fail("call: the pipeline is in a call, whose callback this is; call it afterwards");
     std::vector<Request> requests;
     std::vector<Frames> frames(videos.size());
     std::vector<OpenSink> sinks;
@@ -298,7 +317,7 @@ class Pipeline {
   std::vector<int64_t> latent_shape(const Keys& keys) const {
     open_model();
     GenerateOptions options = options_of(keys);
-    options.guidance_scale = options_.guidance_scale;  // for which a budget was spent
+    options.guidance_scale = options_.guidance_scale;  // as opened: it changes no shape
     options.guidance_scale_2 = options_.guidance_scale_2;
     if (!options.model.empty()) options.model = pipeline::model_or_config(options.model).string();
     const nb::gil_scoped_release others_run;
@@ -384,7 +403,7 @@ void bind_pipeline(nb::module_& module) {
       .def("describe", &Pipeline::describe, nb::arg("keys"), "What the run would be, a line per fact.")
       .def("release_weights", &Pipeline::release_weights, "Frees the weights that keep_weights kept.")
       .def("close", &Pipeline::close, "Frees the model. Later calls throw Error.");
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { Runs::end(); }));
+  module.def("end_runs", &Runs::end, "Before the interpreter ends: ends the runs of daemon threads.");
   module.def("write_png", write_png, nb::arg("path"), nb::arg("pixels"), "Pixels, uint8 [height, width, 3].");
   module.def("write_latents", write_latents, nb::arg("path"), nb::arg("latents"),
              "A file that the key latents takes, from float32 [1, C, T, h, w].");

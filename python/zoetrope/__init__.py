@@ -21,3 +21,4 @@ __version__: str = _core.version()
 
 if _core.launched_by_mpi():
     _atexit.register(_core.finish_mpi)
+_atexit.register(_core.end_runs)  # before that: what is registered last is called first

@@ -216,11 +216,10 @@ class WanPipeline:
                                       "generator")
                 video += [("latents", ""), ("seed", str(seed))]  # those of from_pretrained give way
         elif "seed" in given:
+            text = keys.get("seed", self._opened.get("seed"))
+            seed = int(text) if _WHOLE_NUMBER.fullmatch(text) else -1  # what is no number, the engine refuses
             for number, video in enumerate(videos):
-                given_seed = keys.get("seed", self._opened.get("seed"))
-                seed = int(given_seed) if _WHOLE_NUMBER.fullmatch(given_seed) else None  # else the engine refuses it
-                drawn = seed is None or seed < 0
-                video += [("latents", ""), ("seed", given_seed if drawn else str(seed + number))]
+                video += [("latents", ""), ("seed", text if seed < 0 else str(seed + number))]
         elif not given:
             for video in videos:
                 video.append(("seed", "-1"))

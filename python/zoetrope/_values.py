@@ -47,7 +47,7 @@ def scale_of(scale: Any) -> float:
     if scale is None:
         return 0.0
     if not smallest <= scale <= largest:
-        raise _core.Error(f"attention: scale={scale}; it must be above 0, and a float32")
+        raise _core.Error(f"attention: scale={scale}; it must be above 0 and within float32")
     return float(scale)
 
 
@@ -61,8 +61,8 @@ def lengths_of(key_lengths: Sequence[Any] | None) -> list[int] | None:
             lengths.append(operator.index(length))
         except TypeError:
             raise TypeError(f"attention: key_lengths has {length!r}; it must be a whole number") from None
-        if not 0 < lengths[-1] < 2 ** 63:
-            raise _core.Error(f"attention: key_lengths has {length}; it must be from 1 to the number of keys")
+        if not 0 <= lengths[-1] < 2 ** 63:
+            raise _core.Error(f"attention: key_lengths has {length}; it must be from 0 to the number of keys")
     return lengths
 
 

@@ -202,6 +202,8 @@ def test_refusals():
     refused(value, "F32, but must be U8 or BOOL", q, k, v, key_mask=numpy.ones((2, 8), F32))
     refused(value, "key length", q, k, v, key_lengths=[1, 9])
     refused(value, "layout", q, k, v, layout="SBHD")
+    refused(value, "key_lengths has -1", q, k, v, key_lengths=[-1, 2])
+    assert not zoetrope.attention(q, k, v, key_lengths=[0, 2])[0].any(), "a row without a key is zero"
     for lengths in ([1.7, 2], ["3", 4], [None, 2]):
         refused(TypeError, "whole number", q, k, v, key_lengths=lengths)
     refused(value, "key_lengths has", q, k, v, key_lengths=[2 ** 70, 1])

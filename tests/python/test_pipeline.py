@@ -150,6 +150,17 @@ def test_the_callback_cannot_call_its_pipeline(pipe):
     with pytest.raises(zoetrope.Error, match="in a call, whose callback this is"):
         pipe(prompt=PROMPT, generator=7, callback_on_step_end=again, **SMALL)
 
+    between = zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)
+
+    def round_about(pipeline, step, timestep, given):
+        between(prompt=PROMPT, generator=7, callback_on_step_end=again_of_the_first, **SMALL)
+
+    def again_of_the_first(pipeline, step, timestep, given):
+        pipe(prompt=PROMPT, generator=7, **SMALL)
+
+    with pytest.raises(zoetrope.Error, match="in a call, whose callback this is"):
+        pipe(prompt=PROMPT, generator=7, callback_on_step_end=round_about, **SMALL)
+
     def another(pipeline, step, timestep, given):
         if step == 0:
             made.append(zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)(prompt=PROMPT, generator=7, **SMALL))
@@ -165,8 +176,12 @@ def test_a_program_ends_while_a_daemon_thread_runs():
         pipe = zoetrope.WanPipeline.from_pretrained({TINY!r}, threads=1)
         begun = threading.Event()
         def run():
-            pipe("a", num_inference_steps=1000, height=32, width=32, num_frames=5,
-                 callback_on_step_end=lambda *_: begun.set())
+            while True:  # a worker that survives errors
+                try:
+                    pipe("a", num_inference_steps=1000, height=32, width=32, num_frames=5,
+                         callback_on_step_end=lambda *_: begun.set())
+                except zoetrope.Error:
+                    pass
         threading.Thread(target=run, daemon=True).start()
         begun.wait()
         print("the end")
