@@ -144,7 +144,7 @@ Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double 
     std::vector<int64_t> more = choice.blocks;
     more.insert(std::ranges::upper_bound(more, block), block);
     const double error = predicted_error(errors, guidance, more, attention);
-    if (error > budget) {
+    if (!(error <= budget)) {
       if (choice.blocks.empty()) choice.error = error;
       break;
     }

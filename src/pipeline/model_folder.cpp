@@ -531,7 +531,7 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
   const std::array<double, 2> guidance = options.budget ? guidance_of(options) : std::array<double, 2>{1, 1};
   for (const AttentionLimit limit : limits) {
     Int8Spending spending = Int8Spending::of(errors, guidance, budget, blocks, limit);
-    if (spending.error() > budget) continue;
+    if (!(spending.error() <= budget)) continue;
     if (limit) model.attention_int8_limit = errors.front().attention_limits[*limit];
     for (size_t i = 0; i < model.experts.size(); ++i) {
       model.experts[i].config.int8_blocks = std::move(spending.experts[i].blocks);

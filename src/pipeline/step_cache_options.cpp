@@ -216,10 +216,10 @@ double int8_spent(const GenerateOptions& o, const ModelFolder& model) {
   for (size_t i = 0; i < model.experts.size(); ++i) {
     const double spent = model.experts[i].int8_error(guidance_of(o)[i]).value_or(0);
     const bool second = i == 1 && o.guidance_scale > 1 && o.guidance_scale_2;
-    if (spent > *o.budget)
+    if (!(spent <= *o.budget))
       fail(
           "guidance_scale{}={}: int8 then changes the velocity of the {} by {}, more than budget={}, which was spent "
-          "for other guidance; open the model for this one",
+          "for other guidance; ask for less, or open the model for this one",
           second ? "_2" : "", second ? *o.guidance_scale_2 : o.guidance_scale, expert_name(static_cast<int>(i)),
           at_least(spent), *o.budget);
     most = std::max(most, spent);
