@@ -16,6 +16,7 @@
 #include "zoetrope/model.h"
 
 #include "base/error.h"
+#include "base/ticking_wait.h"
 #include "io/safetensors.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
@@ -60,15 +61,14 @@ class Runs {
   static void end() {
     if (::getpid() != process_) return;  // a child of fork() has none of the threads
     ending_ = true;
-    bool waits = true;
-    while (waits) {
-      {
-        const nb::gil_scoped_release others_run;
-        std::unique_lock lock(mutex_);
-        waits = !ended_.wait_for(lock, kBetweenSignals, [] { return running_ == 0; });
-      }
-      if (PyErr_CheckSignals() != 0) nb::raise_python_error();
-    }
+    const nb::gil_scoped_release others_run;
+    std::unique_lock lock(mutex_);
+    wait_ticking(
+        lock, ended_, kBetweenSignals, [] { return running_ == 0; },
+        [] {
+          const nb::gil_scoped_acquire interpreter;
+          if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+        });
   }
 
  private:
@@ -157,14 +157,12 @@ void run_beside_signals(Ending& ending, Work&& work) {
   {
     const nb::gil_scoped_release others_run;
     std::unique_lock lock(mutex);
-    while (!changed.wait_for(lock, kBetweenSignals, [&] { return done; })) {
-      lock.unlock();
-      {
-        const nb::gil_scoped_acquire interpreter;
-        ending.look_for_signals();
-      }
-      lock.lock();
-    }
+    wait_ticking(
+        lock, changed, kBetweenSignals, [&] { return done; },
+        [&] {
+          const nb::gil_scoped_acquire interpreter;
+          ending.look_for_signals();
+        });
     lock.unlock();
     worker.join();
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/ticking_wait.h"
 #include "io/video.h"
 #include "trace/elapsed.h"
 
@@ -40,11 +41,11 @@ void FrameQueue::end_thread() {
 template <typename Ready>
 void FrameQueue::wait(Lock& lock, Ready&& ready) {
   const auto begin = trace::Clock::now();
-  while (!written_.wait_for(lock, kBetweenTicks, [&] { return ended_ || ready(); })) {
-    lock.unlock();
-    if (tick_) tick_();
-    lock.lock();
-  }
+  wait_ticking(
+      lock, written_, kBetweenTicks, [&] { return ended_ || ready(); },
+      [&] {
+        if (tick_) tick_();
+      });
   waited_seconds_ += trace::seconds_since(begin);
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/ticking_wait.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
 #include "pipeline/comm_timeout.h"
@@ -25,12 +26,12 @@ class Turns {
     // Throws Error where it is cancelled while it waits.
     Turn(Turns& turns, const Callbacks& callbacks) : turns_(turns) {
       std::unique_lock lock(turns_.mutex_);
-      while (!turns_.freed_.wait_for(lock, kBetweenQuestions, [&] { return !turns_.taken_; })) {
-        lock.unlock();
-        if (callbacks.cancelled && callbacks.cancelled())
-          fail("interrupted while it waited for another call of the model; nothing was written");
-        lock.lock();
-      }
+      wait_ticking(
+          lock, turns_.freed_, kBetweenQuestions, [&] { return !turns_.taken_; },
+          [&] {
+            if (callbacks.cancelled && callbacks.cancelled())
+              fail("interrupted while it waited for another call of the model; nothing was written");
+          });
       turns_.taken_ = true;
     }
     ~Turn() {

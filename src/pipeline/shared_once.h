@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/ticking_wait.h"
+
 namespace zoetrope::pipeline {
 
 template <typename T>
@@ -20,14 +22,12 @@ class SharedOnce {
   template <typename Make>
   std::shared_ptr<T> get(Make&& make, const std::function<void()>& tick = {}) {
     std::unique_lock lock(mutex_);
-    while (being_made_) {
-      constexpr std::chrono::milliseconds kBetweenTicks{100};
-      made_.wait_for(lock, kBetweenTicks);
-      if (!being_made_ || !tick) continue;
-      lock.unlock();
-      tick();
-      lock.lock();
-    }
+    constexpr std::chrono::milliseconds kBetweenTicks{100};
+    wait_ticking(
+        lock, made_, kBetweenTicks, [&] { return !being_made_; },
+        [&] {
+          if (tick) tick();
+        });
     std::shared_ptr<T> value = value_.lock();
     if (!value) {
       const Making making(*this, lock);
