@@ -1,6 +1,7 @@
 """Exact attention over arrays, in place."""
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._values import keys_of, lengths_of, scale_of
+from ._values import keys_of
 
 _LAYOUTS = ("BSHD", "BHSD")
 
@@ -16,6 +17,31 @@ _LAYOUTS = ("BSHD", "BHSD")
 def is_torch(array: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
+
+
+def scale_of(scale: Any) -> float:
+    """The scale of attention as the engine takes it, in float32: 0 where it is unset."""
+    smallest, largest = 2.0 ** -149, (2 - 2.0 ** -23) * 2.0 ** 127
+    if scale is None:
+        return 0.0
+    if not smallest <= scale <= largest:
+        raise _core.Error(f"attention: scale={scale}; it must be above 0 and within float32")
+    return float(scale)
+
+
+def lengths_of(key_lengths: Sequence[Any] | None) -> list[int] | None:
+    """Raises TypeError for what is no whole number."""
+    if key_lengths is None:
+        return None
+    lengths = []
+    for length in key_lengths:
+        try:
+            lengths.append(operator.index(length))
+        except TypeError:
+            raise TypeError(f"attention: key_lengths has {length!r}; it must be a whole number") from None
+        if not 0 <= lengths[-1] < 2 ** 63:
+            raise _core.Error(f"attention: key_lengths has {length}; it must be from 0 to the number of keys")
+    return lengths
 
 
 def _checked(name: str, array: Any) -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import distributed
 
 from . import _core
-from ._attention import attention as _alone
-from ._values import keys_of, lengths_of, scale_of
+from ._attention import attention as _alone, lengths_of, scale_of
+from ._values import keys_of
 
 _TIMEOUT = 300.0  # seconds, as the key comm_timeout
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,31 +38,6 @@ def _item(key: str, value: Any) -> str:
     if "," in item:
         raise _core.Error(f"{key}: '{item}' has a comma, which divides the items of a list; rename it")
     return item
-
-
-def scale_of(scale: Any) -> float:
-    """The scale of attention as the engine takes it, in float32: 0 where it is unset."""
-    smallest, largest = 2.0 ** -149, (2 - 2.0 ** -23) * 2.0 ** 127
-    if scale is None:
-        return 0.0
-    if not smallest <= scale <= largest:
-        raise _core.Error(f"attention: scale={scale}; it must be above 0 and within float32")
-    return float(scale)
-
-
-def lengths_of(key_lengths: Sequence[Any] | None) -> list[int] | None:
-    """Raises TypeError for what is no whole number."""
-    if key_lengths is None:
-        return None
-    lengths = []
-    for length in key_lengths:
-        try:
-            lengths.append(operator.index(length))
-        except TypeError:
-            raise TypeError(f"attention: key_lengths has {length!r}; it must be a whole number") from None
-        if not 0 <= lengths[-1] < 2 ** 63:
-            raise _core.Error(f"attention: key_lengths has {length}; it must be from 0 to the number of keys")
-    return lengths
 
 
 def keys_of(values: Mapping[str, Any]) -> Keys:
