@@ -1,10 +1,10 @@
-# zoetrope_module(NAME SOURCES … [TESTS …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
+# zoetrope_module(NAME SOURCES … [TESTS …] [SEPARATE …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
 #
 # A module is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the modules it
 # may include; LIBRARIES are third-party and stay private to the module. Symbols are hidden unless a public header marks
 # them (zoetrope/api.h), so that an installed library that holds the module exports nothing else.
 function(zoetrope_module name)
-  cmake_parse_arguments(MODULE "" "" "SOURCES;TESTS;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
+  cmake_parse_arguments(MODULE "" "" "SOURCES;TESTS;SEPARATE;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
   set(target zoetrope_${name})
   add_library(${target} STATIC ${MODULE_SOURCES})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -26,7 +26,7 @@ function(zoetrope_module name)
     zoetrope_precompile_headers(${target} zoetrope_headers)
   endif()
   if(BUILD_TESTING AND MODULE_TESTS)
-    zoetrope_test(${name}_test SOURCES ${MODULE_TESTS} LIBRARIES ${target} ${MODULE_TEST_LIBRARIES})
+    zoetrope_test(${name}_test SOURCES ${MODULE_TESTS} SEPARATE ${MODULE_SEPARATE} LIBRARIES ${target} ${MODULE_TEST_LIBRARIES})
   endif()
 endfunction()
 
@@ -76,11 +76,12 @@ function(zoetrope_compiles_fast name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1 -Wno-array-bounds -Wno-stringop-overflow>)
 endfunction()
 
-# zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest program, each of its
-# tests a ctest of its own with these properties. With THREADS, all rank tests (comm/rank_test.h) with n threads are one
+# zoetrope_test(NAME SOURCES … LIBRARIES … [SEPARATE files…] [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest
+# program, each of its tests a ctest of its own with these properties. Its files are compiled eight at a time, which
+# parses headers once for them, but for those that are SEPARATE because they give names that others give too. With THREADS, all rank tests (comm/rank_test.h) with n threads are one
 # ctest, NAME.threadsn, and the rest is NAME.other: for tests that compare with a result which a process computes once.
 function(zoetrope_test name)
-  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;SEPARATE;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
   endif()
@@ -98,6 +99,11 @@ function(zoetrope_test name)
     target_precompile_headers(zoetrope_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   target_precompile_headers(${name} REUSE_FROM zoetrope_test_headers)
+  if(NOT ZOETROPE_SANITIZE)
+    # Under a sanitizer each alone, so that a file that forgets a header is found there.
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${TEST_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   set(properties LABELS ${TEST_LABEL} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
                  ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES} ${TEST_PROPERTIES})
   if(NOT TEST_THREADS)

@@ -83,13 +83,13 @@ TEST(RelativeL2, OfWhatIsNotCloseIsAboveEveryBound) {
   const auto off = [](float value, float reference) {
     return relative_l2({&value, DType::kF32, {1}}, {&reference, DType::kF32, {1}});
   };
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   for (const auto& [value, reference] :
-       {std::pair{kNan, 1.0f}, std::pair{1.0f, kNan}, std::pair{kInfinity, 1.0f}, std::pair{1.0f, 0.0f}}) {
+       {std::pair{kNan, 1.0f}, std::pair{1.0f, kNan}, std::pair{kInf, 1.0f}, std::pair{1.0f, 0.0f}}) {
     EXPECT_EQ(off(value, reference), std::numeric_limits<double>::infinity()) << value << " " << reference;
   }
-  EXPECT_EQ(off(kInfinity, kInfinity), std::numeric_limits<double>::infinity());
-  EXPECT_EQ(off(1.0f, kInfinity), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(off(kInf, kInf), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(off(1.0f, kInf), std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

@@ -20,8 +20,6 @@ namespace {
 
 using namespace flash_testing;  // NOLINT: test helpers
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr const char* kFast = "avx512_int8";
 
 // ---- rows ----

@@ -13,8 +13,6 @@
 namespace zoetrope::kernels::flash_testing {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 class LogSumExp : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override { ZT_SKIP_WHERE_REFUSED(GetParam()); }

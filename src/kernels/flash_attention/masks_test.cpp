@@ -10,8 +10,6 @@ namespace {
 
 using namespace flash_testing;  // NOLINT: test helpers
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
 class FlashMasks : public ::testing::TestWithParam<Variant> {
  protected:
   void SetUp() override { ZT_SKIP_WHERE_REFUSED(GetParam()); }

@@ -11,9 +11,6 @@ namespace {
 
 using namespace flash_testing;  // NOLINT: test helpers
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 class FlashNumerics : public ::testing::TestWithParam<Variant> {
  protected:
   void SetUp() override { ZT_SKIP_WHERE_REFUSED(GetParam()); }

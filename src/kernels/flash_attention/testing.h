@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "kernels/flash_attention/flash_attention.h"
 
 namespace zoetrope::kernels::flash_testing {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // An implementation with a dtype it takes, and a softmax; the parameter of most tests.
 struct Variant {

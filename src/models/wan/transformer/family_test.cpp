@@ -16,12 +16,10 @@ namespace {
 
 using testing::Inputs;
 using testing::Job;
+using testing::kReordered;
 using testing::Model;
 using testing::ModelClass;
 using testing::run;
-
-// As in transformer_test.cpp: the same sums in another order.
-constexpr double kReordered = 2e-6;
 
 bool same_bytes(const TensorView& a, const TensorView& b) {
   return a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
