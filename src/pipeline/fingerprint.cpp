@@ -55,6 +55,7 @@ void add_expert(Lines& lines, const ModelFolder& model, size_t i) {
   add_component(lines, model, expert.weights, name);
   for (const lora::Lora& lora : expert.loras) {
     lines.weights(*io::TensorFile::open(lora.file), fmt::format("{} lora {}", name, lora.file.filename().string()));
+    lines.whole(lora.config_file);
   }
 }
 

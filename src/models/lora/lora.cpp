@@ -72,9 +72,10 @@ class Reader {
         source_(io::checkpoint_source(io::Checkpoint::of(file_))),
         tensors_(tensors),
         names_(tensors),
-        metadata_(file_->metadata(), path.string()),
+        metadata_(path, file_->metadata()),
         where_(path.string()) {
     lora_.file = path;
+    lora_.config_file = metadata_.config_file();
     lora_.strength = strength;
   }
 

@@ -14,6 +14,7 @@ namespace zoetrope::lora {
 
 struct Lora {
   std::filesystem::path file;
+  std::filesystem::path config_file;  // PEFT's, beside it, if it was read
   double strength = 1;
   int64_t tensors = 0;                       // that it changes
   int64_t least_rank = 0, largest_rank = 0;  // 0: no low-rank product

@@ -71,10 +71,13 @@ class LoraTest : public testing::Test {
 
   // The file of what was added, opened.
   Lora open(double strength = 1, const wan::TransformerConfig& config = small()) {
+    return open_as("lora.safetensors", strength, config);
+  }
+  Lora open_as(const char* file, double strength = 1, const wan::TransformerConfig& config = small()) {
     io::SafetensorsWriter writer;
     for (const auto& [key, tensor] : tensors_) writer.add(key, tensor);
     if (!metadata_.empty()) writer.set_metadata("lora_adapter_metadata", metadata_);
-    const auto path = folder_ / "lora.safetensors";
+    const auto path = folder_ / file;
     writer.write(path);
     tensors_.clear();
     metadata_.clear();
@@ -168,6 +171,45 @@ TEST_F(LoraTest, MetadataSaysAlpha) {
   // The first that fits, in the order of the file.
   EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"to_q\": 4, \"attn1.to_q\": 8}")), 2);
   EXPECT_EQ(scale_with("{\"transformer.r\": 9, \"transformer.rank_pattern\": {\"to_q\": 2}}"), 1);
+  // As diffusers' save_lora_adapter writes it.
+  EXPECT_EQ(scale_with(R"({"r": 2, "lora_alpha": 6, "alpha_pattern": {"attn2.to_q": 8}})"), 3);
+  // Beside another component's.
+  EXPECT_EQ(scale_with(R"({"transformer_2.lora_alpha": 10, "transformer.lora_alpha": 6})"), 3);
+}
+
+TEST_F(LoraTest, ConfigBesideAFileOfPeftSaysAlpha) {
+  folder_.write("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 6, "alpha_pattern": {}})");
+  const auto scale_of = [&](const char* file) {
+    with_pair("base_model.model.blocks.1.attn1.to_q.lora_A.weight",
+              "base_model.model.blocks.1.attn1.to_q.lora_B.weight", 8, 8);
+    const Lora lora = open_as(file);
+    EXPECT_EQ(lora.config_file.empty(), std::string(file) == "lora.safetensors");
+    return lora.deltas.at(std::string(kQuery) + ".weight").at(0).scale;
+  };
+  EXPECT_EQ(scale_of("adapter_model.safetensors"), 3);
+  EXPECT_EQ(scale_of("lora.safetensors"), 1);
+}
+
+TEST_F(LoraTest, MetadataOfOtherComponentsDoesNotMatterBesideAlpha) {
+  with_pair("transformer.blocks.0.attn1.to_q.lora_A.weight", "transformer.blocks.0.attn1.to_q.lora_B.weight", 8, 8);
+  with("transformer.blocks.0.attn1.to_q.alpha", 6).with_metadata("{\"transformer_2.lora_alpha\": 16}");
+  EXPECT_EQ(open().deltas.at("blocks.0.attn1.to_q.weight").at(0).scale, 3);
+}
+
+// PEFT has other names for LoHa's and LoKr's.
+TEST_F(LoraTest, ConfigOfLoHaSaysAlpha) {
+  folder_.write("adapter_config.json", R"({"peft_type": "LOHA", "r": 2, "alpha": 8, "rank_pattern": {}})");
+  const std::string module = "base_model.model.blocks.1.attn1.to_q.";
+  for (const char* factor : {"hada_w1_", "hada_w2_"})
+    with(module + factor + "a", numbers({8, 2}, 1)).with(module + factor + "b", numbers({2, 8}, 2));
+  EXPECT_EQ(open_as("adapter_model.safetensors").deltas.at(std::string(kQuery) + ".weight").at(0).scale, 4);
+}
+
+// A matcher that goes back and forth takes hours for this one.
+TEST_F(LoraTest, NoPatternTakesLong) {
+  with_pair("transformer.blocks.0.attn1.to_q.lora_A.weight", "transformer.blocks.0.attn1.to_q.lora_B.weight", 8, 8);
+  with_metadata(metadata(", \"transformer.alpha_pattern\": {\"(.*)*x\": 4, \"(.*)*(.*)*_q\": 8}"));
+  EXPECT_EQ(open().deltas.at("blocks.0.attn1.to_q.weight").at(0).scale, 4);
 }
 
 TEST_F(LoraTest, MetadataOfAnotherRankOrNoMetadataIsRefused) {
@@ -182,6 +224,12 @@ TEST_F(LoraTest, MetadataOfAnotherRankOrNoMetadataIsRefused) {
   EXPECT_THAT(refusal_with("{nonsense"), AllOf(HasSubstr("lora_adapter_metadata"), HasSubstr("JSON")));
   EXPECT_THAT(refusal_with(metadata(", \"transformer.rank_pattern\": {\"to_[q\": 2}")),
               HasSubstr("'to_[q' is not a regular expression"));
+  for (const char* pattern : {"(to_.){9}", "(?=to_q).*"})
+    EXPECT_THAT(refusal_with(metadata(fmt::format(", \"transformer.rank_pattern\": {{\"{}\": 2}}", pattern))),
+                HasSubstr(fmt::format("'{}' has a count", pattern)));
+  EXPECT_THAT(refusal_with("{\"transformer_2.lora_alpha\": 16}"),
+              AllOf(HasSubstr("has 'transformer_2.lora_alpha' and nothing under 'transformer.'"),
+                    HasSubstr("'transformer.lora_alpha'")));
 }
 
 // Biases of the second factor are scaled as the product is; whole changes by the strength alone.

@@ -1,8 +1,11 @@
-// What a file written by PEFT or diffusers says of its strengths, in the metadata key `lora_adapter_metadata`: rank and
-// alpha of all modules, and patterns of names with others. Files without it mean alpha = rank.
+// What a file written by PEFT or diffusers says of its strengths, rank and alpha of all modules and patterns of names
+// with others: in its metadata under the key `lora_adapter_metadata`, with "transformer." before every name
+// (diffusers' save_lora_weights) or without (save_lora_adapter), or in adapter_config.json beside PEFT's
+// adapter_model.safetensors. Files without either mean alpha = rank.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,11 +16,15 @@ namespace zoetrope::lora {
 
 class PeftMetadata {
  public:
-  // `metadata` is that of the safetensors file; `where` opens every error.
-  PeftMetadata(const std::map<std::string, std::string>& metadata, const std::string& where);
+  // Of this safetensors file, with its metadata. Throws Error, as scale() does, with the file's name.
+  PeftMetadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata);
+
+  // adapter_config.json, where it was read; empty otherwise.
+  const std::filesystem::path& config_file() const { return config_file_; }
 
   // What the product of `module` ("blocks.0.attn1.to_q"), of this rank, is multiplied by: alpha / rank, or
-  // alpha / √rank where the file says `use_rslora`. Throws Error where the file says another rank.
+  // alpha / √rank where the file says `use_rslora`. Throws Error where the file says another rank, or
+  // speaks of other components only.
   double scale(const std::string& module, int64_t rank) const;
 
  private:
@@ -25,7 +32,11 @@ class PeftMetadata {
   using Pattern = std::vector<std::pair<std::string, double>>;
   std::optional<double> match(const Pattern& pattern, const char* key, const std::string& module) const;
 
+  void read(const std::string& text);
+
+  std::filesystem::path config_file_;
   std::string where_;
+  std::string other_component_;  // a key of one, where there is none of this
   std::optional<double> rank_, alpha_;
   bool root_ = false;  // √rank
   Pattern ranks_, alphas_;
