@@ -85,10 +85,25 @@ class Finder {
     }
     require_weights();
     for (const std::string& name : checkpoint_.names()) refuse_unknown(name);
+    for (const auto& file : checkpoint_.files()) refuse_left_out(*file);
     return std::move(found_);
   }
 
  private:
+  // Without its scale a weight is another one. Other tensors that the index leaves out are not the checkpoint's.
+  void refuse_left_out(const TensorFile& file) const {
+    for (const auto& [name, info] : file.tensors()) {
+      if (checkpoint_.contains(name)) continue;
+      for (const char* ending :
+           {".scale_weight", ".weight_scale", ".weight_scale_2", ".pre_quant_scale", ".comfy_quant"}) {
+        const auto layer = before(name, ending);
+        if (!layer || !checkpoint_.contains(*layer + ".weight")) continue;
+        fail("{}: places tensor '{}.weight', but not '{}' of {}, which says how it is read; write the index anew",
+             checkpoint_.index().string(), *layer, name, file.path().filename().string());
+      }
+    }
+  }
+
   // Of all layers, in the header of a file.
   void read_configurations(const TensorFile& file) {
     constexpr const char* kKey = "_quantization_metadata";

@@ -436,6 +436,27 @@ TEST(QuantisedTensor, RowsNeedNotBeWholeBlocks) {
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i));
 }
 
+// Also where a shard has it whose other tensors alone are placed.
+TEST(QuantisedTensor, AnIndexThatLeavesAScaleOutIsRefused) {
+  const TestFolder folder;
+  const Tensor number(DType::kF32, {1});
+  const auto write = [&](const char* file, const std::vector<const char*>& names) {
+    SafetensorsWriter writer;
+    for (const char* name : names) writer.add(name, number);
+    writer.write(folder / file);
+  };
+  write("1.safetensors", {"m.weight", "m.input_scale", "x", "x.weight"});
+  write("2.safetensors", {"m.weight_scale", "n.weight", "n.bias"});
+  const auto open = [&](const std::string& map) {
+    folder.write("model.safetensors.index.json", R"({"weight_map": {)" + map + "}}");
+    return error_of([&] { checkpoint_source(Checkpoint::open(folder.path(), "model")); });
+  };
+  const std::string weights = R"("m.weight": "1.safetensors", "n.weight": "2.safetensors")";
+  EXPECT_THAT(open(weights), HasSubstr("places tensor 'm.weight', but not 'm.weight_scale' of 2.safetensors"));
+  EXPECT_EQ(open(weights + R"(, "m.weight_scale": "2.safetensors")"), "no error");
+  EXPECT_EQ(open(R"("x.weight": "1.safetensors", "n.weight": "2.safetensors")"), "no error");
+}
+
 TEST_F(RawFile, GapsBetweenTensorsAreLegal) {
   const auto source = with_scale("a", {1}, "[1]").gap(12).with_scale("b", {2}, "[1]").open();
   EXPECT_EQ(values_of(*source, "b"), std::vector<float>{2});
