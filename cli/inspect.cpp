@@ -38,16 +38,6 @@ void print_names(const char* what, const std::vector<std::string>& names) {
   if (names.size() > kMostNames) print("    {}: … and {} more\n", what, names.size() - kMostNames);
 }
 
-std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const pipeline::Component& component) {
-  std::set<std::string> known;
-  for (const io::TensorSpec& spec : component.tensors) known.insert({spec.name, spec.name_in(io::NamingScheme::kTied)});
-  std::vector<std::string> unexpected;
-  for (const std::string& name : checkpoint.names())
-    if (known.count(name) == 0 && (component.files.ignored == nullptr || !component.files.ignored(name)))
-      unexpected.push_back(name);
-  return unexpected;
-}
-
 std::string dtypes_text(const io::Checkpoint& checkpoint) {
   std::string text;
   for (const auto& [dtype, count] : checkpoint.dtypes())
@@ -172,8 +162,9 @@ class Inspection {
     const size_t files = checkpoint.files().size();
     print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
           files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
-    const io::TensorDefects defects = io::tensor_defects(*io::checkpoint_source(checkpoint), expected);
-    const std::vector<std::string> unexpected = unexpected_names(checkpoint, component);
+    const auto stored = io::checkpoint_source(checkpoint);
+    const io::TensorDefects defects = io::tensor_defects(*stored, expected);
+    const std::vector<std::string> unexpected = io::unexpected_weights(*stored, expected, component.files);
     print_names("missing", defects.missing);
     print_names("wrong shape", defects.misshapen);
     print_names("unknown dtype", defects.unreadable);
@@ -183,7 +174,7 @@ class Inspection {
         "unexpected\n",
         totals.tensors, totals.parameters, defects.missing.size(), defects.misshapen.size(), defects.unreadable.size(),
         unexpected.size());
-    return defects.none();
+    return defects.none() && unexpected.empty();
   }
 
   fs::path folder_;

@@ -25,6 +25,18 @@ bool is_weight(const std::string& name) {
   return std::find(std::begin(kEndings), std::end(kEndings), last) != std::end(kEndings);
 }
 
+bool is_unexpected(const std::string& name, const std::set<std::string>& known, const FileRules& rules) {
+  const bool ignored = rules.ignored != nullptr && rules.ignored(name);
+  return is_weight(name) && known.count(name) == 0 && !ignored;
+}
+
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr size_t kMostNamed = 5;
+  const size_t named = std::min(names.size(), kMostNamed);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                     named < names.size() ? ", …" : "");
+}
+
 class Names {
  public:
   Names(const WeightSource& stored, const FileRules& rules) : stored_(stored), rules_(rules) {
@@ -120,17 +132,12 @@ class Names {
   }
 
   void refuse_others(const std::set<std::string>& known) const {
-    constexpr size_t kMostNamed = 5;
     std::vector<std::string> others;
     for (const std::string& name : present_) {
-      const bool ignored = rules_.ignored != nullptr && rules_.ignored(name);
-      if (is_weight(name) && known.count(name) == 0 && !ignored) others.push_back(found_.prefix + name);
+      if (is_unexpected(name, known, rules_)) others.push_back(found_.prefix + name);
     }
     if (others.empty()) return;
-    const size_t named = std::min(others.size(), kMostNamed);
-    fail("{}: holds {} tensors that this model does not have: {}{}", where(), others.size(),
-         fmt::join(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-         named < others.size() ? ", …" : "");
+    fail("{}: holds {} tensors that this model does not have: {}", where(), others.size(), first_of(others));
   }
 
   std::string where() const { return stored_.where(stored_.names().empty() ? "" : stored_.names().front()); }
@@ -238,6 +245,27 @@ class NamedSource final : public WeightSource {
 NamesInFile names_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
                           const FileRules& rules) {
   return Names(stored, rules).find(table, used);
+}
+
+std::vector<std::string> unexpected_weights(const WeightSource& stored, const TensorTable& table,
+                                            const FileRules& rules) {
+  std::set<std::string> known;
+  for (const TensorSpec& spec : table) known.insert({spec.name, spec.name_in(NamingScheme::kTied)});
+  std::vector<std::string> unexpected;
+  for (const std::string& name : stored.names()) {
+    if (is_unexpected(name, known, rules)) unexpected.push_back(name);
+  }
+  return unexpected;
+}
+
+void refuse_unexpected(const WeightSource& stored, const TensorTable& table, const FileRules& rules) {
+  const std::vector<std::string> unexpected = unexpected_weights(stored, table, rules);
+  if (unexpected.empty()) return;
+  fail(
+      "{}: holds {} tensors that the config of this folder does not ask for: {}; the config is of another model, or "
+      "this "
+      "program does not know theirs",
+      stored.where(unexpected.front()), unexpected.size(), first_of(unexpected));
 }
 
 size_t count_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,

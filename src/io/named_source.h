@@ -38,6 +38,13 @@ struct NamesInFile {
 NamesInFile names_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
                           const FileRules& rules);
 
+// Weights in a component's folder of the hub's layout that neither the table has nor the rules ignore.
+std::vector<std::string> unexpected_weights(const WeightSource& stored, const TensorTable& table,
+                                            const FileRules& rules);
+// Throws Error where there are some: the config asks for a smaller model than the folder holds, and that computes
+// something else.
+void refuse_unexpected(const WeightSource& stored, const TensorTable& table, const FileRules& rules);
+
 // How many tensors of `used` have their name and shape in the file, whatever else is in it.
 size_t count_in_file(const WeightSource& stored, const TensorTable& table, const TensorTable& used,
                      const FileRules& rules);

@@ -69,7 +69,9 @@ struct ModelSource {
     const auto file = files.find(component.name);
     if (file == files.end()) {
       io::Checkpoint checkpoint = io::Checkpoint::open(folder / component.name, component.stem);
-      io::require_tensors(*io::checkpoint_source(checkpoint), used);
+      const auto stored = io::checkpoint_source(checkpoint);
+      io::require_tensors(*stored, used);
+      io::refuse_unexpected(*stored, component.tensors, component.files);
       return {std::move(used), std::move(checkpoint)};
     }
     io::Checkpoint checkpoint = open_component(file->second, component);

@@ -13,7 +13,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import configs_only, files_in, generate, latents, refused, run, run_script  # noqa: E402
+from harness import configs_only, copy_model, files_in, generate, latents, refused, run, run_script  # noqa: E402
 
 PROGRAM = None
 MODEL = None
@@ -274,6 +274,20 @@ def inspect_says_what_a_single_file_holds(cwd):
     damaged.write_bytes(blocks.read_bytes()[:2000])
     result = inspect(damaged)
     assert "download it again" in harness.sentence(result) and result.stdout == "", result.stdout
+
+
+@test
+def a_config_that_asks_for_less_than_there_is_is_refused(cwd):
+    """It would run a part of the model: another video, and no word of it."""
+    for component, change in (("transformer", {"cross_attn_norm": False}), ("text_encoder", {"num_layers": 1})):
+        model = copy_model(cwd)
+        config = model / component / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | change))
+        result = generate(cwd, model=model)
+        assert result.returncode == 1 and "tensors that the config of this folder does not ask for" in result.stderr
+        result = run([PROGRAM, "inspect", model], cwd)
+        assert result.returncode == 1 and "unexpected: " in result.stdout, result.stdout
+        shutil.rmtree(model)
 
 
 def in_original_names(folder, file, vae=None):
