@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 // A tensor that only this kind of file has, below any prefix; files of CLIP may have a text encoder too.
 constexpr std::pair<std::string_view, FileKind> kMarks[] = {
-    {"vision_model.embeddings.class_embedding", FileKind::kImageEncoder},
+    {"embeddings.class_embedding", FileKind::kImageEncoder},
     {"visual.cls_embedding", FileKind::kImageEncoder},
     {"visual.class_embedding", FileKind::kImageEncoder},
     {"head.modulation", FileKind::kTransformer},
