@@ -62,15 +62,9 @@ std::string help() {
       pipeline::describe(settings).help());
 }
 
-// clip.mp4 → clip.preview.gif; of a folder likewise.
-fs::path preview_file(const std::string& output) {
-  const fs::path path = fs::path(output).has_filename() ? fs::path(output) : fs::path(output).parent_path();
-  return path.parent_path() / (path.stem().string() + ".preview.gif");
-}
-
 // An animated picture that is replaced by each preview.
 std::function<void(int64_t, const Tensor&)> preview_writer(const std::string& output) {
-  return [file = preview_file(output)](int64_t, const Tensor& frames) {
+  return [file = pipeline::preview_file(output)](int64_t, const Tensor& frames) {
     try {
       pipeline::write_preview(frames, file);
     } catch (const Error& error) {  // no reason to lose the video

@@ -12,11 +12,13 @@ constexpr const char* kFile = "run.safetensors";
 
 }  // namespace
 
+std::filesystem::path dump_file(const std::string& folder) { return std::filesystem::path(folder) / kFile; }
+
 Dump::Dump(const std::string& folder) : folder_(folder) {
   if (folder.empty()) return;
   try {
     made_.emplace(folder_);
-    check_writable(folder_ / kFile);  // tried now, and not after the run
+    check_writable(dump_file(folder_));  // tried now, and not after the run
   } catch (const Error& error) {
     fail("dump={}: {}", folder, error.what());
   }
@@ -38,7 +40,7 @@ void Dump::prepare() {
   if (!on()) return;
   io::SafetensorsWriter writer;
   for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
-  prepared_.emplace(writer.prepare(folder_ / kFile));
+  prepared_.emplace(writer.prepare(dump_file(folder_)));
   tensors_.clear();  // a comparison may follow, with weights of its own
 }
 

@@ -13,6 +13,8 @@
 
 namespace zoetrope::pipeline {
 
+std::filesystem::path dump_file(const std::string& folder);  // FOLDER/run.safetensors
+
 // Collects copies for FOLDER/run.safetensors, all or nothing. Without a folder it does nothing. prepare() writes the
 // file, commit() only gives it its name: a run that is interrupted in between leaves neither dump nor clip.
 class Dump {

@@ -9,6 +9,7 @@
 #include "io/video.h"
 #include "models/sampling/solver.h"
 #include "pipeline/best_table.h"
+#include "pipeline/dump.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/recipes.h"
 #include "pipeline/step_cache_options.h"
@@ -388,8 +389,15 @@ void check_options(const GenerateOptions& o) {
   if (!o.resume.empty() && !o.journal.empty() && o.journal != o.resume)
     fail("journal={}: a run that resumes is noted where it was; leave journal out", o.journal);
   const std::string hardware = if_exists(o.hardware);
-  check_files_differ(
-      {{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"grid", o.grid}, {"trace", o.trace}});
+  const std::string dumped = o.dump.empty() ? "" : dump_file(o.dump).string();
+  const bool one_file = std::filesystem::path(o.output).has_extension();  // and no folder, which may be the dump's too
+  check_files_differ({{"hardware", hardware},
+                      {"latents", o.latents},
+                      {"output", o.output},
+                      {"grid", o.grid},
+                      {"trace", o.trace},
+                      {"dump", one_file ? o.dump : ""},
+                      {"dump", dumped}});
 }
 
 }  // namespace zoetrope::pipeline

@@ -71,6 +71,15 @@ TEST(GenerateOptions, FilesThatWouldOverwriteOneAnotherAreRefused) {
   EXPECT_THAT(refusal(options), HasSubstr("trace=./clip.gif is the same file as output=clip.gif"));
   options.trace = "clip.json";
   EXPECT_EQ(refusal(options), "");
+  options.dump = "clip.gif";
+  EXPECT_THAT(refusal(options), HasSubstr("dump=clip.gif is the same file as output=clip.gif"));
+  options.dump = "numbers";
+  options.latents = "./numbers/run.safetensors";
+  EXPECT_THAT(refusal(options), HasSubstr("dump=numbers/run.safetensors is the same file as latents=./numbers/run"));
+  options.latents.clear();
+  options.trace.clear();
+  options.output = options.dump = "frames";
+  EXPECT_EQ(refusal(options), "");
 }
 
 }  // namespace

@@ -6,6 +6,11 @@
 
 namespace zoetrope::pipeline {
 
+std::filesystem::path preview_file(const std::string& output) {
+  const std::filesystem::path named(output), path = named.has_filename() ? named : named.parent_path();
+  return path.parent_path() / (path.stem().string() + ".preview.gif");
+}
+
 void write_preview(const Tensor& frames, const std::filesystem::path& file) {
   constexpr double kFps = 4;  // each frame is a latent frame: four frames of the clip
   VideoFormat format;

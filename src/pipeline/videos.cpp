@@ -11,6 +11,7 @@
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/utf8.h"
+#include "pipeline/preview_file.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -48,7 +49,7 @@ OutputPlace place_of(const std::string& name) {
 void check_series(const GenerateOptions& o, size_t count) {
   if (o.num_videos > 1 && !o.latents.empty())
     fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
-  if (o.seed > INT64_MAX - o.num_videos)
+  if (o.seed > INT64_MAX - (o.num_videos - 1))
     fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
   check_batch_size(o, static_cast<int64_t>(count));
   if (count == 1 && !o.grid.empty())
@@ -63,15 +64,19 @@ void check_series(const GenerateOptions& o, size_t count) {
 }
 
 // Names can lead to the same file by links.
-void check_outputs_differ(const std::vector<GenerateOptions>& videos, const std::string& grid) {
-  std::map<fs::path, std::string> seen;
-  if (!grid.empty()) seen.emplace(place_of(grid).path, grid);
+void check_outputs_differ(const std::vector<GenerateOptions>& videos, const GenerateOptions& options) {
+  std::map<fs::path, std::string> seen;  // key=name
+  const auto add = [&](const char* key, const std::string& name) {
+    if (name.empty()) return;
+    const auto [at, is_new] = seen.emplace(place_of(name).path, fmt::format("{}={}", key, name));
+    if (!is_new) fail("{}={} is the same file as {}; each needs a file of its own", key, name, at->second);
+  };
+  add("grid", options.grid);
+  if (options.preview && !options.output.empty()) add("preview", preview_file(options.output).string());
   for (const GenerateOptions& video : videos) {
-    for (const std::string* name : {&video.output, &video.dump, &video.trace}) {
-      if (name->empty()) continue;
-      const auto [at, is_new] = seen.emplace(place_of(*name).path, *name);
-      if (!is_new) fail("{} is the same file as {}; each video needs files of its own", *name, at->second);
-    }
+    add("output", video.output);
+    add("trace", video.trace);
+    if (videos.size() > 1) add("dump", video.dump);
   }
 }
 
@@ -162,7 +167,7 @@ std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
     if (video.seed >= 0) video.seed += static_cast<int64_t>(i % seeds);
     for (std::string* file : {&video.output, &video.dump, &video.trace}) *file = numbered(*file, i, count);
   }
-  if (count > 1) check_outputs_differ(videos, options.grid);
+  check_outputs_differ(videos, options);
   return videos;
 }
 

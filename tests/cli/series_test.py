@@ -85,7 +85,10 @@ def a_grid_shows_all_videos(cwd):
     large = ("num_videos=200", "width=512", "height=512", "num_frames=81", "memory_limit=8")  # 200 x 64 MB
     refused(cwd, generate(cwd, *large, "output=a.mp4", "grid=b.mp4"), "memory: this run needs", "what would fit: no grid", left=kept)
     refused(cwd, generate(cwd, "grid=one.mp4"), "grid=one.mp4", "several videos", left=kept)
-    refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=a_001.mp4"), "a_001.mp4 is the same file", left=kept)
+    refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=a_001.mp4"), "output=a_001.mp4 is the same file as grid=a_001.mp4", left=kept)
+    refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=a.preview.gif", "preview=1"),
+            "preview=a.preview.gif is the same file as grid=a.preview.gif", left=kept)
+    refused(cwd, generate(cwd, "output=a.mp4", "trace=a.preview.gif", "preview=1"), "trace=a.preview.gif", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=b/", "grid=b_001"), "is the same file", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=no/a.mp4"), "no/a.mp4", left=kept)
     result = generate(cwd, "num_videos=2", "output=a.mp4", "codec=h265", "grid=b.gif")  # the grid is coded by default
