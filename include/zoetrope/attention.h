@@ -128,7 +128,7 @@ ZOETROPE_API std::vector<std::string> strategy_names();
 
 // Masks are in global positions and the same on every rank.
 struct Mask {
-  std::span<const int64_t> key_lengths;  // [B]
+  std::span<const int64_t> key_lengths;  // [B], each from 0 to S (or key_tokens)
   TensorView key_mask;                   // [B, S] (or key_tokens) U8 or BOOL, non-zero = valid
 };
 

@@ -143,10 +143,6 @@ void attend(const nb::object& q, const nb::object& k, const nb::object& v, const
     arrays.mask.key_lengths = *key_lengths;
   }
   const attention::Problem problem = problem_of(arrays, scale);
-  for (const int64_t length : arrays.mask.key_lengths) {
-    if (length < 0 || length > arrays.k.extent(1))
-      fail("attention: a key length is {}, but must be from 0 to the {} keys", length, arrays.k.extent(1));
-  }
   if (key_lengths && key_lengths->empty()) fail("attention: key_lengths is empty, but the batch is {}", problem.batch);
   const nb::gil_scoped_release others_run;
   with_origins(set, [&] { compute(arrays, problem, settings); });

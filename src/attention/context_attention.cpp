@@ -237,6 +237,7 @@ void ContextAttention::Impl::check_tensor(const char* name, const TensorView& x,
   if (x.dtype() != problem.dtype) {
     fail("attention: {} has dtype {}, but {} was planned", name, dtype_name(x.dtype()), dtype_name(problem.dtype));
   }
+  if (x.size() > 0 && !x) fail("attention: {} has no data", name);
   if (x.size() > 0 && problem.head_dim > 1 && x.stride(3) != 1)
     fail("attention: the last axis of {} must be contiguous, but its stride is {}", name, x.stride(3));
 }
@@ -251,9 +252,15 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
   const bool lengths = problem.mask == MaskKind::kKeyLengths, keys = problem.mask == MaskKind::kKeyMask;
   if (lengths && static_cast<int64_t>(mask.key_lengths.size()) != problem.batch)
     fail("attention: {} key lengths were given, but the batch is {}", mask.key_lengths.size(), problem.batch);
+  for (size_t b = 0; b < mask.key_lengths.size(); ++b) {
+    const int64_t length = mask.key_lengths[b];
+    if (length < 0 || length > all_keys())
+      fail("attention: key length {} of batch {} must be from 0 to {}", length, b, all_keys());
+  }
   if (!lengths && !mask.key_lengths.empty()) fail("attention: key lengths were given, but none were planned");
   if (!keys && mask.key_mask) fail("attention: a key mask was given, but none was planned");
   if (!keys) return;
+  if (!mask.key_mask) fail("attention: a key mask was planned, but none is given");
   const Shape expected{problem.batch, all_keys()};
   if (mask.key_mask.shape() != expected) {
     fail("attention: key_mask is {}, but must be {} (batch, {})", mask.key_mask.shape().to_string(),
@@ -564,7 +571,8 @@ ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Co
 }
 
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads) {
-  if (threads < 1) fail("attention: {} threads; there must be at least one", threads);
+  constexpr int kMostThreads = 4096;
+  if (threads < 1 || threads > kMostThreads) fail("attention: {} threads; 1 to {} can be had", threads, kMostThreads);
   return ContextAttention::Impl::plan(problem, strategy, context, nullptr, threads);
 }
 

@@ -204,6 +204,15 @@ Problem checked_problem(const Problem& problem) {
   constexpr int64_t kMostHeadDim = 1024;
   if (problem.head_dim < 1 || problem.head_dim > kMostHeadDim)
     fail("attention: head_dim {} must be from 1 to {}", problem.head_dim, kMostHeadDim);
+  // Far beyond any machine, and far below what 64 bits can count.
+  constexpr double kMostElements = 0x1p48;
+  const double row =
+      static_cast<double>(problem.batch) * static_cast<double>(problem.heads) * static_cast<double>(problem.head_dim);
+  for (const auto& [rows, name] : {std::pair(problem.tokens, "tokens"), std::pair(problem.key_tokens, "key tokens")}) {
+    if (row * static_cast<double>(rows) <= kMostElements) continue;
+    fail("attention: batch {}, {} {}, {} heads and head_dim {} are more than any machine holds", problem.batch, rows,
+         name, problem.heads, problem.head_dim);
+  }
   if (problem.dtype != DType::kF32 && problem.dtype != DType::kBF16)
     fail("attention: dtype {} is not possible; legal are F32 and BF16", dtype_name(problem.dtype));
   if (!std::isfinite(problem.scale)) fail("attention: scale {} is not finite", problem.scale);

@@ -323,7 +323,15 @@ TEST(Plan, RefusesProblemsThatAreNone) {
   EXPECT_THAT(with([](Problem& p) { p.head_dim = 1025; }), HasSubstr("head_dim 1025 must be from 1 to 1024"));
   EXPECT_THAT(with([](Problem& p) { p.dtype = DType::kF16; }), HasSubstr("dtype F16 is not possible"));
   EXPECT_THAT(with([](Problem& p) { p.scale = std::numeric_limits<float>::infinity(); }), HasSubstr("not finite"));
+  // Their product in 64 bits is 0.
+  EXPECT_THAT(with([](Problem& p) { p.tokens = int64_t{1} << 62; }), HasSubstr("more than any machine holds"));
+  EXPECT_THAT(with([](Problem& p) { p.batch = int64_t{1} << 61; }), HasSubstr("more than any machine holds"));
+  EXPECT_THAT(with([](Problem& p) { p.key_tokens = int64_t{1} << 60; }), HasSubstr("1152921504606846976 key tokens"));
   EXPECT_EQ(with([](Problem&) {}), "no error");
+  comm::run_ranks(1, [](comm::Communicator& comm) {
+    for (const int threads : {0, 1'000'000'000})
+      EXPECT_THAT(error_of([&] { plan(kProblem, {}, comm, threads); }), HasSubstr("1 to 4096 can be had"));
+  });
 }
 
 TEST(Plan, RefusesStrategies) {
@@ -415,6 +423,7 @@ TEST(Run, RefusesTensorsOfAnotherShape) {
     EXPECT_THAT(refused(good, good, wide, good), HasSubstr("v is [2, 10, 4, 16]"));
     const TensorView strided(wide.view().raw(), DType::kF32, {2, 10, 4, 8}, {640, 64, 16, 2});
     EXPECT_THAT(refused(good, good, good, strided), HasSubstr("last axis of o must be contiguous"));
+    EXPECT_THAT(refused({nullptr, DType::kF32, {2, 10, 4, 8}}, good, good, good), HasSubstr("q has no data"));
     EXPECT_EQ(refused(good, good, good, good), "no error");
   });
 }
@@ -460,6 +469,12 @@ TEST(Run, RefusesMasksThatWereNotPlanned) {
   EXPECT_THAT(refused(MaskKind::kKeyLengths, {short_lengths, {}}), HasSubstr("1 key lengths were given"));
   EXPECT_THAT(refused(MaskKind::kKeyMask, {{}, few_keys}), HasSubstr("key_mask is [2, 9], but must be [2, 10]"));
   EXPECT_THAT(refused(MaskKind::kKeyMask, {{}, float_keys}), HasSubstr("must be U8 or BOOL"));
+  EXPECT_THAT(refused(MaskKind::kKeyMask, {}), HasSubstr("a key mask was planned, but none is given"));
+  for (const int64_t length : {int64_t{-1}, int64_t{11}, INT64_MIN, INT64_MAX}) {
+    const std::vector<int64_t> outside{3, length};
+    EXPECT_THAT(refused(MaskKind::kKeyLengths, {outside, {}}),
+                HasSubstr(fmt::format("key length {} of batch 1 must be from 0 to 10", length)));
+  }
 }
 
 // The slots of a rank cover every head once for q, k and v, at every grid, chunked or not.
