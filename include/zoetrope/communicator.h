@@ -114,7 +114,7 @@ class ZOETROPE_API Communicator {
 };
 
 struct RankOptions {
-  double timeout_seconds = 300;   // of any one wait
+  double timeout_seconds = 300;   // of any one wait, at least 0
   trace::Trace* trace = nullptr;  // records waits and transfers
   // A wait goes on for as long as the rank at the end of the chain of waits goes on: it fails where that one has
   // entered no other operation and begun no other step for timeout_seconds, or does not answer.

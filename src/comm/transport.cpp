@@ -39,6 +39,11 @@ SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket
   return group;
 }
 
+double Deadline::checked(double seconds) {
+  if (!(seconds >= 0)) fail("timeout_seconds={}: must be at least 0", seconds);
+  return seconds;
+}
+
 std::chrono::steady_clock::time_point deadline_after(double seconds, std::chrono::steady_clock::time_point from) {
   using Clock = std::chrono::steady_clock;
   const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, 1e8));

@@ -29,14 +29,17 @@ void throw_if_stopped(const StopState& state, const char* operation);
 // split from.
 class Deadline {
  public:
-  explicit Deadline(const RankOptions& options) : seconds_(options.timeout_seconds), extends_(options.extends) {}
+  explicit Deadline(const RankOptions& options)
+      : seconds_(checked(options.timeout_seconds)), extends_(options.extends) {}
   explicit Deadline(std::shared_ptr<const Deadline> parent) : extends_(parent->extends_), parent_(std::move(parent)) {}
 
-  void set(double seconds) { seconds_ = seconds; }
+  void set(double seconds) { seconds_ = checked(seconds); }
   double seconds() const { return seconds_ < 0 ? parent_->seconds() : seconds_.load(); }
   bool extends() const { return extends_; }
 
  private:
+  static double checked(double seconds);  // Error if it is below 0 or no number
+
   std::atomic<double> seconds_ = -1;  // below 0: not set
   const bool extends_;
   const std::shared_ptr<const Deadline> parent_;

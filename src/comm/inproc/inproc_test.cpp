@@ -1,5 +1,6 @@
 // How in-process runs fail: one rank's exception, deadlines, disagreement. The contract itself is tested in
 // communicator_test.cpp.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <fstream>
 #include <latch>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -336,6 +338,14 @@ TEST(Counters, WaitingCountsOnlyInsideWait) {
     work.wait();
     EXPECT_GT(comm.counters().wait_seconds, 0);
   });
+}
+
+TEST(Deadlines, AreNumbersThatAreNotNegative) {
+  for (const double seconds : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    const std::string refusal = fmt::format("timeout_seconds={}: must be at least 0", seconds);
+    EXPECT_EQ(error_of(2, [](Communicator& comm) { comm.barrier(); }, {.timeout_seconds = seconds}), refusal);
+    EXPECT_EQ(error_of(1, [&](Communicator& comm) { comm.set_timeout(seconds); }), refusal);
+  }
 }
 
 }  // namespace
