@@ -111,13 +111,15 @@ class Narrowing {
     all_ = left_.size();
   }
 
+  // `why`: is said after the legal values.
   template <typename Field>
-  void narrow(const std::string& key, const std::optional<int>& wanted, const Field& field) {
+  void narrow(const std::string& key, const std::optional<int>& wanted, const Field& field,
+              const std::string& why = "") {
     if (!wanted) return;
     if (legal(field).count(*wanted) == 0) {
-      fail("{}={} is not possible for {} rank{}{}{}; legal values: {}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
+      fail("{}={} is not possible for {} rank{}{}{}; legal values: {}{}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
            tensor_ > 1 ? fmt::format(" with tensor_parallelism={}", tensor_) : "",
-           left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)));
+           left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)), why);
     }
     std::erase_if(left_, [&](const ParallelLayout& split) { return field(split) != *wanted; });
   }
@@ -166,7 +168,10 @@ void check_splits(const Question& question, int ranks) {
          tensor > 1 ? fmt::format(" that tensor_parallelism={} leaves a rank", tensor) : "", text(left.legal(ulysses)));
   }
   left.narrow("ulysses_shards", fixed.context.ulysses, ulysses);
-  left.narrow("attention: ring", fixed.context.ring, [](const ParallelLayout& split) { return split.context.ring; });
+  left.narrow(
+      "attention: ring", fixed.context.ring, [](const ParallelLayout& split) { return split.context.ring; },
+      heads < ranks / tensor ? fmt::format("; Ulysses takes at most a rank per head, and there are {} heads", heads)
+                             : "");
   left.check_settings(fixed.context, heads);
 }
 

@@ -376,6 +376,11 @@ TEST(Search, FixedValuesThatLeaveNothingAreRefusedWithTheLegalOnes) {
   q.work.heads = 8;
   EXPECT_THAT(refusal(q), HasSubstr("more than the 8 heads"));
   q.request = {};
+  q.request.context.ring = q.request.context.gather = 1;
+  q.ranks = 13;
+  EXPECT_THAT(refusal(q), HasSubstr("legal values: 13; Ulysses takes at most a rank per head, and there are 8 heads"));
+  q.ranks = 4;
+  q.request = {};
   q.request.data = 3;
   EXPECT_THAT(refusal(q), HasSubstr("there are 2 branches of guidance here; use 1 or 2"));
   q.request.data = 2;
