@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr int kFormat = 4;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
-// Figures beyond these are not from a machine: the file was edited or damaged.
+// Figures beyond these are not a machine's: the file was edited or damaged, or others used the cores meanwhile.
 struct Bounds {
   double low, high;
 };
@@ -84,6 +84,12 @@ nlohmann::json to_json(const MachineKey& key) {
   return {{"cpu", key.cpu}, {"cores", key.cores}, {"isa", key.isa}, {"version", key.version}};
 }
 
+void check(const std::string& name, double value, const Bounds& bounds) {
+  if (!(value >= bounds.low && value <= bounds.high))
+    fail("{} was found to be {:.3g}, outside {:g} to {:g}: others probably use its cores", name, value, bounds.low,
+         bounds.high);
+}
+
 DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
   DtypeRates best = a;
   for (const auto& entry : kRates) best.*entry.field = std::max(a.*entry.field, b.*entry.field);
@@ -101,6 +107,14 @@ DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
 }
 
 }  // namespace
+
+void check_figures(const Figures& figures) {
+  for (const auto& [dtype, rates] : {std::pair("bf16.", &figures.bf16), std::pair("float32.", &figures.float32)}) {
+    for (const auto& entry : kRates) check(dtype + std::string(entry.name), rates->*entry.field, entry.bounds);
+    for (const Gain& gain : kGains) check(dtype + std::string(gain.name), rates->*gain.field, kGain);
+  }
+  for (const auto& entry : kFigures) check(entry.name, figures.*entry.field, entry.bounds);
+}
 
 Figures best_of(const Figures& a, const Figures& b) {
   Figures best;

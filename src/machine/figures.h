@@ -31,6 +31,10 @@ struct Figures {
   double core_share = 0;  // share of the cores' time that the threads had during the measurement; 1 on an idle machine
 };
 
+// Throws Error that names a figure which no machine has. On a busy one two rates whose quotient is a gain may be of
+// moments that have nothing in common.
+void check_figures(const Figures& figures);
+
 // The better of each figure: other load can only make a machine look slower.
 Figures best_of(const Figures& a, const Figures& b);
 

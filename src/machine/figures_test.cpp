@@ -47,6 +47,19 @@ TEST(Figures, AreReadAsTheyWereWritten) {
     EXPECT_EQ(again->figures.*figure, expected.*figure);
 }
 
+TEST(Figures, OfAMomentInWhichOthersHadTheCoresAreRefused) {
+  const auto refusal = [](const auto& change) {
+    Figures figures = test_figures(1);
+    change(figures);
+    return error_of([&] { check_figures(figures); });
+  };
+  EXPECT_EQ(refusal([](Figures&) {}), "no error");
+  EXPECT_EQ(refusal([](Figures& f) { f.bf16.int8_gain = 20; }),
+            "bf16.int8_gain was found to be 20, outside 0.1 to 10: others probably use its cores");
+  EXPECT_THAT(refusal([](Figures& f) { f.float32.fixed_max_gain = 0.01; }), HasSubstr("float32.fixed_max_gain"));
+  EXPECT_THAT(refusal([](Figures& f) { f.core_share = std::nan(""); }), HasSubstr("core_share"));
+}
+
 // A home that machines share, or that outlives a machine, a library or a container's share of the cores.
 TEST(Figures, AreOfOneMachine) {
   const TestFolder folder;

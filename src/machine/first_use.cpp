@@ -50,6 +50,7 @@ class Meter {
     for (const DType dtype : {DType::kBF16, DType::kF32}) measure(dtype);
     memory();
     figures_.core_share = shares_ / windows_;
+    check_figures(figures_);
     return figures_;
   }
 
