@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -63,15 +64,23 @@ void take_parameters(const Request& request, const std::set<std::string>& known)
   }
 }
 
+// In small letters, without parameters.
+std::string media_type(const Request& request) {
+  std::string type = request.get_header_value("Content-Type");
+  type.erase(std::min(type.find_first_of("; \t"), type.size()));
+  std::ranges::transform(type, type.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return type;
+}
+
 VideoRequest video_request(const Request& request) {
-  const std::string type = request.get_header_value("Content-Type");
   if (request.is_multipart_form_data()) {
     std::vector<Field> fields;
     for (const auto& [name, part] : request.files)
       fields.push_back({.name = name, .value = part.content, .file = !part.filename.empty()});
     return parse_video_request(fields);
   }
-  if (type.substr(0, type.find(';')) == "application/json") return parse_video_request(fields_of_json(request.body));
+  if (media_type(request) == "application/json") return parse_video_request(fields_of_json(request.body));
   throw ApiError(415, "unsupported_content_type",
                  "send the request as application/json, or as multipart/form-data where there are files");
 }
@@ -211,8 +220,7 @@ void Api::send_video(const std::string& id, const Request& request, Response& re
   if (variant != "video")
     throw ApiError(400, "invalid_value", fmt::format("variant={}: there is the video only", printable(variant)),
                    "variant");
-  // Opened now, so that the whole of it is sent although it may be deleted meanwhile.
-  const auto file = std::make_shared<InputFile>(queue_.video(id), InputFile::Kind::kCache);
+  const std::shared_ptr<const InputFile> file = queue_.video(id);
   const auto bytes = static_cast<size_t>(file->bytes());
   const std::string tag = fmt::format("\"{}\"", id);
   const bool other_version = request.has_header("If-Range") && request.get_header_value("If-Range") != tag;

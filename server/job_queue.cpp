@@ -396,7 +396,7 @@ json JobQueue::remove(const std::string& id) {
   return {{"id", id}, {"object", "video.deleted"}, {"deleted", true}};
 }
 
-std::filesystem::path JobQueue::video(const std::string& id) const {
+std::shared_ptr<const InputFile> JobQueue::video(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const JobRecord& record = find(id)->record;
   if (record.status == JobStatus::kFailed)
@@ -405,7 +405,13 @@ std::filesystem::path JobQueue::video(const std::string& id) const {
     throw ApiError(409, "video_not_ready",
                    fmt::format("video '{}' is {}; ask again when it is completed", id, status_word(record.status)),
                    "id");
-  return store_.video_of(id);
+  try {
+    return std::make_shared<const InputFile>(store_.video_of(id), InputFile::Kind::kCache);
+  } catch (const Error& error) {
+    options_.log(error.what());
+    throw ApiError(404, "video_lost",
+                   fmt::format("the file of video '{}' cannot be read; the server's log says why", id), "id");
+  }
 }
 
 std::string JobQueue::preview(const std::string& id) const {

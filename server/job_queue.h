@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/input_file.h"
 #include "server/job.h"
 #include "server/job_store.h"
 #include "server/metrics.h"
@@ -58,8 +59,8 @@ class JobQueue {
   nlohmann::json list(const Page& page) const;
   // Cancels and forgets it, with its files.
   nlohmann::json remove(const std::string& id);
-  // Of a completed one.
-  std::filesystem::path video(const std::string& id) const;
+  // Of a completed one; it can be read to its end although it may be deleted meanwhile.
+  std::shared_ptr<const InputFile> video(const std::string& id) const;
   // GIF of a running one.
   std::string preview(const std::string& id) const;
 

@@ -94,6 +94,7 @@ def bodies_that_are_none(folder):
             assert answer.status == 400, (body[:50], answer.status)
         ask(b"x", "text/plain").refused(415, "unsupported_content_type")
         ask(b"prompt=a", "application/x-www-form-urlencoded").refused(415, "unsupported_content_type")
+        ask(b'{"prompt": "a"}', "Application/JSON ; charset=utf-8").ok()
         ask(b"x", "multipart/form-data").refused(400, "malformed_request")
         ask(b"x", "multipart/form-data; boundary=").refused(400, "malformed_request")
         ask(b"x", "multipart/form-data; boundary=b").refused(400, "malformed_request")

@@ -138,6 +138,15 @@ def the_oldest_finished_ones_are_deleted(folder):
         assert [video["id"] for video in server.get("/v1/videos").ok()["data"]] == [ids[3]]
 
 
+def a_lost_video_is_said(folder):
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        (folder / "state" / identity / "video.mp4").unlink()
+        server.get(f"/v1/videos/{identity}/content").refused(404, "video_lost", identity, param="id")
+        assert "video.mp4" in server.log()
+
+
 def damaged_jobs_are_set_aside(folder):
     with Server(folder) as server:
         good = server.create(seed=1).ok()["id"]
@@ -247,7 +256,7 @@ def refused_to_start(folder):
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed, streams_end_with_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
-    damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
+    a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
     refused_to_start)}
 
 if __name__ == "__main__":
