@@ -77,9 +77,12 @@ function(zoetrope_compiles_fast name)
 endfunction()
 
 # zoetrope_test(NAME SOURCES … LIBRARIES … [SEPARATE files…] [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest
-# program, each of its tests a ctest of its own with these properties. Its files are compiled eight at a time, which
-# parses headers once for them, but for those that are SEPARATE because they give names that others give too. With THREADS, all rank tests (comm/rank_test.h) with n threads are one
-# ctest, NAME.threadsn, and the rest is NAME.other: for tests that compare with a result which a process computes once.
+# program, each of its tests a ctest of its own with these properties. With THREADS, all rank tests (comm/rank_test.h)
+# with n threads are one ctest, NAME.threadsn, and the rest is NAME.other: for tests that compare with a result which a
+# process computes once.
+#
+# Eight files are compiled as one, which parses their headers once. SEPARATE files are compiled alone: they define names
+# that other files define too.
 function(zoetrope_test name)
   cmake_parse_arguments(TEST "" "LABEL" "SOURCES;SEPARATE;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
   if(NOT TEST_LABEL)
