@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -161,7 +162,7 @@ std::string report_json(const Report& report) {
     }
     json[section.name] = std::move(rows);
   }
-  return json.dump(1) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 }  // namespace zoetrope::bench

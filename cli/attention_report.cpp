@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/atomic_file.h"
+#include "base/json.h"
 #include "bench/peak.h"
 #include "bench/statistics.h"
 #include "cli/attention.h"
@@ -126,7 +127,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   json["flop"] = m.flop;
   json["seconds"] = m.seconds;
   json["peak_gflops_beside"] = in_giga(m.peak_flops);
-  write_file(path, json.dump(2) + "\n");
+  write_file(path, json_text(json, 2) + "\n");
 }
 
 std::string attention_json_help() {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "base/print.h"
 #include "server/page.h"
@@ -33,7 +34,7 @@ constexpr int64_t kMostPerPage = 100;
 void send_json(Response& response, const json& body) {
   response.set_header("Cache-Control", "no-store");
   response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_content(body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json");
+  response.set_content(json_text(body), "application/json");
 }
 
 std::vector<std::string> parts_of(const std::string& path) {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace zoetrope::server {
 namespace {
@@ -30,7 +31,7 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 
 std::string busy_answer() {
   const ApiError error(503, "too_many_connections", "there are too many connections; ask again");
-  const std::string body = error.body().dump();
+  const std::string body = json_text(error.body());
   return fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
       "Content-Length: {}\r\n\r\n{}",
@@ -214,7 +215,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handlers handlers)
                                ? ApiError(404, "not_found", "there is nothing under this path")
                                : ApiError(response.status, "malformed_request",
                                           "the body cannot be read: it ends early, or is not a form");
-    response.set_content(error.body().dump(), "application/json");
+    response.set_content(json_text(error.body()), "application/json");
   }));
   set_logger([](const httplib::Request&, const httplib::Response& response) { turn_.status = response.status; });
 }
@@ -360,8 +361,7 @@ void HttpServer::answer(const httplib::Request& request, httplib::Response& resp
   const auto refuse = [&](const ApiError& error) {
     response.status = error.status();
     for (const auto& [name, value] : error.fields) response.set_header(name, value);
-    response.set_content(error.body().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                         "application/json");
+    response.set_content(json_text(error.body()), "application/json");
   };
   try {
     if (turn_.refusal != nullptr) throw *turn_.refusal;

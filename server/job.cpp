@@ -78,7 +78,7 @@ std::string job_text(const JobRecord& job) {
                          {"seed", or_null(job.seed)},
                          {"seconds_taken", or_null(job.seconds_taken)},
                          {"error", job.error}};
-  return document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 JobRecord parse_job(std::string_view text, const std::string& where) {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "base/unfinished_files.h"
 #include "base/words.h"
@@ -426,12 +427,12 @@ std::optional<JobQueue::Event> JobQueue::next_event(const std::string& id, int64
                                                     SteadyClock::time_point deadline) const {
   std::unique_lock lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return Event{"deleted", json({{"id", id}}).dump(), true};
+  if (found == jobs_.end()) return Event{"deleted", json_text(json({{"id", id}})), true};
   const JobPointer job = found->second;
   const auto news = [&] { return job->revision != revision || stopping_; };
   if (!changes_.wait_until(lock, deadline, news)) return std::nullopt;
   revision = job->revision;
-  Event event{"progress", shown(*job).dump(-1, ' ', false, json::error_handler_t::replace)};
+  Event event{"progress", json_text(shown(*job))};
   if (job->deleted) event.name = "deleted";
   else if (job->record.status == JobStatus::kCompleted || job->record.status == JobStatus::kFailed)
     event.name = status_word(job->record.status);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/test_folder.h"
 #include "server/job_store.h"
 
@@ -64,10 +65,10 @@ TEST(Job, RefusesFilesThatItDidNotWrite) {
                                                            {"seed", 1.5}}) {
     json bad = good;
     bad[key] = value;
-    EXPECT_THAT(error_of([&] { parse_job(bad.dump(), "job.json"); }), HasSubstr("job.json")) << key << value;
+    EXPECT_THAT(error_of([&] { parse_job(json_text(bad), "job.json"); }), HasSubstr("job.json")) << key << value;
     bad.erase(key);
     if (std::string(key) != "seed") {
-      EXPECT_THAT(error_of([&] { parse_job(bad.dump(), "job.json"); }), HasSubstr(key)) << key;
+      EXPECT_THAT(error_of([&] { parse_job(json_text(bad), "job.json"); }), HasSubstr(key)) << key;
     }
   }
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace zoetrope::server {
 namespace {
 
@@ -41,7 +43,7 @@ std::string text_of(const VideoOrder& order) {
     settings.erase(key);
     verbatim[key] = json_of(field);
   });
-  return json({{"model", order.model}, {"settings", settings}, {"verbatim", verbatim}}).dump();
+  return json_text(json({{"model", order.model}, {"settings", settings}, {"verbatim", verbatim}}));
 }
 
 VideoOrder parse_video_order(const std::string& text) {

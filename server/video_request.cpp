@@ -72,12 +72,12 @@ std::string text_of(const std::string& name, const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (kTexts.contains(name)) throw wrong(name, fmt::format("{}: must be text", name));
   if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
-  if (value.is_number()) return value.dump();
+  if (value.is_number()) return json_text(value);
   if (value.is_array()) {
     std::vector<std::string> items;
     for (const json& item : value) {
       if (!item.is_number()) throw wrong(name, fmt::format("{}: a list may hold numbers only", name));
-      items.push_back(item.dump());
+      items.push_back(json_text(item));
     }
     return fmt::format("{}", fmt::join(items, ","));
   }

@@ -163,11 +163,19 @@ json parse_json(std::string_view text, const std::string& where, ReadDouble read
   return std::move(builder.document);
 }
 
+std::string json_text(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values) {
   json document = JsonObject::load(path).raw();
   for (const auto& [key, text] : values) document[key] = parse_json(text, path.string());
   constexpr int kIndent = 2;
-  return document.dump(kIndent) + "\n";
+  return json_text(document, kIndent) + "\n";
 }
 
 JsonObject::JsonObject(std::shared_ptr<const json> node, std::string where, std::string prefix)

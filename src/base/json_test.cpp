@@ -106,5 +106,10 @@ TEST(Json, FilesThatCannotBeRead) {
   EXPECT_THAT(error_of([&] { read_file(folder.write("long", "12345"), 4); }), HasSubstr("5 bytes"));
 }
 
+TEST(JsonText, TakesBytesThatAreNoUtf8) {
+  EXPECT_EQ(json_text(nlohmann::json{{"b", 1}, {"a", "\xff.mp4"}}), "{\"a\":\"\xEF\xBF\xBD.mp4\",\"b\":1}");
+  EXPECT_EQ(json_text(nlohmann::ordered_json{{"b", 1}, {"a", 2}}, 1), "{\n \"b\": 1,\n \"a\": 2\n}");
+}
+
 }  // namespace
 }  // namespace zoetrope

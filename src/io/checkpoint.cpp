@@ -153,7 +153,7 @@ void require_unquantized(const JsonObject& config) {
   const std::string method =
       config.raw().at("quantization_config").is_object()
           ? config.object("quantization_config").get<std::string>("quant_method", std::string("unnamed"))
-          : config.raw().at("quantization_config").dump();
+          : json_text(config.raw().at("quantization_config"));
   fail("{}: quantization_config ({}) is not supported; use a folder whose weights are F32, BF16 or F16", config.where(),
        method);
 }

@@ -95,7 +95,7 @@ class Entry {
   // Below 2^63, so that sums of two cannot overflow.
   uint64_t natural(const json& value, const char* key) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-      fail("{}: {} in '{}' must be an integer from 0 to 2^63 - 1", where_, value.dump(), key);
+      fail("{}: {} in '{}' must be an integer from 0 to 2^63 - 1", where_, json_text(value), key);
     }
     return value.get<uint64_t>();
   }
@@ -217,7 +217,7 @@ SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vec
     missing_ = end;
   }
   // JSON cannot hold text that is not UTF-8; metadata comes from users, so it is repaired rather than refused.
-  std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = json_text(header);
   text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
   unsigned char length[kLengthBytes];
   for (uint64_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i));

@@ -139,7 +139,7 @@ MachineKey this_machine() {
 }
 
 fs::path figures_path(const MachineKey& key) {
-  return in_user_cache(fmt::format("machine-{:016x}.json", fnv1a64(to_json(key).dump())));
+  return in_user_cache(fmt::format("machine-{:016x}.json", fnv1a64(json_text(to_json(key)))));
 }
 
 std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
@@ -171,7 +171,7 @@ void remember(const fs::path& path, const MachineKey& key, const Remembered& rem
                              {"measurements", remembered.measurements},
                              {"figures", {{"bf16", to_json(figures.bf16)}, {"float32", to_json(figures.float32)}}}};
   for (const auto& entry : kFigures) document["figures"][entry.name] = figures.*entry.field;
-  write_file(path, document.dump(1) + "\n");
+  write_file(path, json_text(document, 1) + "\n");
 }
 
 }  // namespace zoetrope::machine

@@ -149,7 +149,8 @@ void write_remembered(const fs::path& path, const DecodeState& state, DType dtyp
                        {"checksum", checksum_of(bytes.data(), bytes.size())}});
     offset += bytes.size();
   }
-  const std::string text = json{{"dtype", dtype_name(dtype)}, {"place", place_of(state)}, {"frames", entries}}.dump();
+  const std::string text =
+      json_text(json{{"dtype", dtype_name(dtype)}, {"place", place_of(state)}, {"frames", entries}});
   const Ending ending{text.size(), checksum_of(text.data(), text.size())};
   file.write(text.data(), text.size());
   file.write(&ending, sizeof ending);

@@ -210,7 +210,7 @@ void Int8Calibration::remember(const Int8Errors& errors) const {
   nlohmann::json document = {{kFormatKey, kFormat}, {"transformers", nlohmann::json::array()}};
   for (const Int8Errors& one : all) document["transformers"].push_back(to_json(one));
   // Names of folders may be of any bytes.
-  write_file(file_, document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_file(file_, json_text(document, 1) + "\n");
 }
 
 }  // namespace zoetrope::pipeline

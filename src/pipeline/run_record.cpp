@@ -34,9 +34,6 @@ auto tensors_of(Record& record) {
 std::string array_name(size_t index) { return fmt::format("solver.{}", index); }
 constexpr const char* kEmbedding = "embedding";
 
-// Names of files need not be UTF-8.
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 // `tensors`: what the header must say of them.
 std::string text_of(const RunRecord& r, const json& tensors) {
   json record = {{"settings", r.run.settings},
@@ -67,7 +64,7 @@ std::string text_of(const RunRecord& r, const json& tensors) {
         {"segment", r.decode->segment}, {"video", r.decode->video}, {"latent_frames", r.decode->latent_frames},
         {"frames", r.decode->frames},   {"parts", r.decode->parts}, {"generation", r.decode->generation}};
   }
-  return dumped(record);
+  return json_text(record);
 }
 
 void read_text(const std::string& text, const std::string& file, RunRecord& r, size_t& arrays, json& tensors) {
@@ -165,7 +162,7 @@ std::string RunRecord::to_bytes() const {
   header["__metadata__"] = {{kFormatKey, fmt::to_string(kFormat)},
                             {kRecordKey, text},
                             {kHashKey, fmt::format("{:016x}{:016x}", checksum_of(text), checksum_of(data))}};
-  std::string head = dumped(header);
+  std::string head = json_text(header);
   constexpr size_t kAlignment = 8;
   head.resize((head.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const uint64_t length = head.size();

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "plan_report/plan_report.h"
 
 namespace zoetrope::plan_report {
@@ -136,7 +137,7 @@ std::string plan_json(const PlanReport& report) {
                   {"notes", report.notes},
                   {"answer", report.answer},
                   {"plans", std::move(plans)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace zoetrope::plan_report

@@ -59,7 +59,7 @@ TEST(Normalizer, EachType) {
 TEST(Normalizer, RefusesWhatItDoesNotKnow) {
   const auto refusal = [](const json& block) {
     return error_of([&] {
-      make_normalizer(JsonObject::parse(json{{"n", block}}.dump(), "tokenizer.json").object("n"));
+      make_normalizer(JsonObject::parse(json_text(json{{"n", block}}), "tokenizer.json").object("n"));
     });
   };
   EXPECT_THAT(refusal({{"type", "ByteLevel"}}),
@@ -86,7 +86,7 @@ class RecordedMap : public testing::Test {
 };
 
 TEST_F(RecordedMap, WorksGraphemeByGrapheme) {
-  const Normalizer map = make_normalizer(JsonObject::parse(block_.dump(), "map"));
+  const Normalizer map = make_normalizer(JsonObject::parse(json_text(block_), "map"));
   const std::pair<const char*, const char*> cases[] = {
       {"e\u0301", "é"},
       {"a\r\nb", "a b"},
@@ -106,7 +106,7 @@ TEST_F(RecordedMap, DamagedMapsAreRefused) {
   for (const std::string& bad :
        {std::string(), std::string("AA=="), text.substr(0, 400), text.substr(1), text + "A*=="}) {
     block_["precompiled_charsmap"] = bad;
-    EXPECT_THAT([&] { make_normalizer(JsonObject::parse(block_.dump(), "map")); },
+    EXPECT_THAT([&] { make_normalizer(JsonObject::parse(json_text(block_), "map")); },
                 testing::ThrowsMessage<Error>(testing::StartsWith("map: precompiled_charsmap")));
   }
 }

@@ -12,6 +12,7 @@
 
 #include "zoetrope/error.h"
 
+#include "base/json.h"
 #include "text/test_prompts.h"
 
 namespace zoetrope::text {
@@ -46,7 +47,7 @@ class TokenizerFolder : public testing::Test {
   ~TokenizerFolder() override { fs::remove_all(folder_); }
 
   Tokenizer load(const json& file) {
-    write_bytes(folder_ / "tokenizer.json", file.dump());
+    write_bytes(folder_ / "tokenizer.json", json_text(file));
     return Tokenizer::load(folder_);
   }
   void expect_refused(const json& file, const testing::Matcher<const std::string&>& message) {
@@ -220,7 +221,7 @@ TEST_F(TokenizerFolder, DamagedFilesAreRefusedInOneSentence) {
 }
 
 TEST_F(TokenizerFolder, BrokenTextIsRefused) {
-  const std::string whole = small_.dump();
+  const std::string whole = json_text(small_);
   for (const std::string& text :
        {std::string(), whole.substr(0, whole.size() / 2), whole + "}", std::string("\xFF"), std::string(100000, '['),
         std::string(1000, '[') + std::string(1000, ']'), std::string("{\"a\": \"\xC3(\"}")}) {

@@ -121,7 +121,7 @@ void TileCache::remember(const TileEntry& entry) const {
   all.push_back(entry);
   nlohmann::json document = {{"format", kFormat}, {"tiles", nlohmann::json::array()}};
   for (const TileEntry& one : all) document["tiles"].push_back(to_json(one));
-  write_file(file_, document.dump(1) + "\n");
+  write_file(file_, json_text(document, 1) + "\n");
 }
 
 TileCacheLock::TileCacheLock(const TileCache& cache, const std::function<void(const std::string& holder)>& waiting) {
