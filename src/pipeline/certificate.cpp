@@ -94,7 +94,7 @@ void write_certificate(const VerifyReport& report, const fs::path& file) {
       {"outside", report.outside},
       {"first_outside", report.first_outside},
   };
-  write_file(file, certificate.dump(2) + "\n");
+  write_file(file, json_text(certificate, 2) + "\n");
 }
 
 Certificate read_certificate(const std::string& text, const fs::path& file) {
@@ -169,16 +169,21 @@ std::string compare_with(const Certificate& certificate, const VerifyReport& her
           "certificate={}: after step {} the latents are {:.3g} (relative L2) from its, more than the {:.3g} that two "
           "correct runs can be apart",
           certificate.file.string(), i, apart, allowed);
+    // The sample may miss a difference; what was added to the noise is no longer than both together.
+    const double norms = std::abs(here.latents[i].norm - there.latents[i].norm);
+    if (!(norms <= allowed * (there.latents[i].norm + there.latents[0].norm)))
+      fail("certificate={}: after step {} the norm of the latents is {:.6g}, and there {:.6g}",
+           certificate.file.string(), i, here.latents[i].norm, there.latents[i].norm);
     furthest = std::max(furthest, apart);
   }
   const std::string who = fmt::format("{} ({}, {}, version {})", certificate.file.string(), there.layout,
                                       there.instruction_set, certificate.version);
   if (same == here.latents.size()) return fmt::format("Latents of every step have the same bits as in {}", who);
   return fmt::format(
-      "Latents are at most {:.2g} (relative L2 of what was added to the noise) from those of {}, as another order of "
-      "sums "
-      "makes them; {:.2g} is the most that can be",
-      furthest, who, allowed);
+      "Latents are at most {:.2g} (relative L2 of what was added to the noise, of {} values of each step) from those "
+      "of "
+      "{}, as another order of sums makes them; {:.2g} is the most that can be",
+      furthest, here.latents.front().sample.size(), who, allowed);
 }
 
 }  // namespace zoetrope::pipeline

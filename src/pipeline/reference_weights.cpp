@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 namespace zoetrope::pipeline {
@@ -34,11 +35,18 @@ ReferenceWeights::ReferenceWeights(const Expert& run, const Expert& files, DType
         read_.insert(name);
       }) {}
 
-// Of the run's tensor, as it holds it. What both store in the same format must be the same.
+bool ReferenceWeights::same_format(const std::string& name) const {
+  return run_->info(name).dtype_name == files_->info(name).dtype_name;
+}
+
+// Of the run's tensor, as it holds it.
 double ReferenceWeights::error(const std::string& name) {
-  if (run_->info(name).dtype_name == files_->info(name).dtype_name) return 0;
   const auto [entry, added] = errors_.try_emplace(name, 0);
   if (!added) return entry->second;
+  if (same_format(name)) {
+    const TensorView ours = run_->mapped(name), theirs = files_->mapped(name);
+    if (ours && theirs && std::memcmp(ours.raw(), theirs.raw(), ours.bytes()) == 0) return 0;
+  }
   const auto values = [&](const io::WeightSource& source) {
     const Shape shape = source.info(name).shape;
     Rows all(shape.size(), 1);
@@ -52,13 +60,17 @@ double ReferenceWeights::error(const std::string& name) {
   return entry->second = relative_l2(values(*run_), values(*files_));
 }
 
+// What both store in the same format must be the same.
+double ReferenceWeights::allowed(const std::string& name) const {
+  return same_format(name) ? 0 : largest_rounding(run_->info(name).dtype_name);
+}
+
 // Errors of independent weights add up as squares; rows that they fall on unevenly have several times as much.
 double ReferenceWeights::budget() {
   constexpr double kUneven = 4;
   double squares = 0;
   if (run_ == nullptr) return 0;
-  for (const std::string& name : read_)
-    squares += std::pow(std::min(error(name), largest_rounding(run_->info(name).dtype_name)), 2);
+  for (const std::string& name : read_) squares += std::pow(std::min(error(name), allowed(name)), 2);
   return kUneven * std::sqrt(squares);
 }
 
@@ -70,12 +82,13 @@ std::vector<ReferenceWeights::Damaged> ReferenceWeights::damaged() const {
     return name;
   };
   std::map<std::string, std::vector<double>> kinds;
-  for (const auto& [name, error] : errors_) kinds[kind(name)].push_back(error);
+  for (const auto& [name, error] : errors_)
+    if (!same_format(name)) kinds[kind(name)].push_back(error);
   for (auto& [name, errors] : kinds) std::sort(errors.begin(), errors.end());
   std::vector<Damaged> found;
   for (const auto& [name, error] : errors_) {
-    const std::vector<double>& others = kinds.at(kind(name));
-    double bound = largest_rounding(run_->info(name).dtype_name);
+    const std::vector<double>& others = kinds[kind(name)];
+    double bound = allowed(name);
     if (others.size() > 2) bound = std::min(bound, kFar * others[others.size() / 2]);
     if (!(error <= bound)) found.push_back({name, error, bound});
   }

@@ -29,7 +29,7 @@ class ReferenceWeights {
   // Relative L2 error of the stage's result that the rounding of its tensors explains; 0 for the run's own weights.
   double budget();
 
-  // A tensor whose distance to the reference no rounding to its format explains.
+  // A tensor whose distance to the reference no rounding to its format explains; stored in the same format, any.
   struct Damaged {
     std::string tensor;
     double relative_l2, bound;
@@ -37,13 +37,15 @@ class ReferenceWeights {
   std::vector<Damaged> damaged() const;  // of those that were read
 
  private:
+  bool same_format(const std::string& name) const;
   double error(const std::string& name);
+  double allowed(const std::string& name) const;  // the largest error that the format explains
 
   std::shared_ptr<const io::WeightSource> run_, files_;  // the first null where both are the same
   DType computed_;
   std::function<void()> poll_;
   std::set<std::string> read_;            // by the stage
-  std::map<std::string, double> errors_;  // of tensors that are stored in another format than in the reference
+  std::map<std::string, double> errors_;  // of tensors that were read
   reference::Parameters parameters_;
 };
 

@@ -42,8 +42,8 @@ def certificate(cwd, **changes):
     return read
 
 
-def damaged_model(cwd, tensor):
-    """A copy of the model in which the value in the middle of a tensor has another sign and exponent."""
+def damaged_model(cwd, tensor, bits=0xff):
+    """A copy of the model in which the value in the middle of a tensor has another sign and exponent, or `bits` of them."""
     folder = pathlib.Path(cwd) / "damaged"
     shutil.copytree(harness.MODEL, folder)
     for file in (folder / "transformer").glob("*.safetensors"):
@@ -54,7 +54,7 @@ def damaged_model(cwd, tensor):
             continue
         begin, end = header[tensor]["data_offsets"]
         width = {"F32": 4, "BF16": 2}[header[tensor]["dtype"]]
-        data[8 + size + begin + (end - begin) // 2 // width * width + width - 1] ^= 0xff
+        data[8 + size + begin + (end - begin) // 2 // width * width + width - 1] ^= bits
         file.write_bytes(data)
         return folder
     raise AssertionError(f"no tensor {tensor}")
@@ -103,7 +103,9 @@ def certificates_of_other_runs_are_refused(cwd):
                           ({"settings": dict(read["settings"], seed="-1")}, "has no seed"),
                           ({"latents": read["latents"][:1] + [dict(mark, hash="0" * 16, sample=[-v for v in mark["sample"]])
                                                               for mark in read["latents"][1:]]},
-                           "more than the")):
+                           "more than the"),
+                          ({"latents": read["latents"][:1] + [dict(mark, hash="0" * 16, norm=0) for mark in
+                                                              read["latents"][1:]]}, "the norm of the latents")):
         certificate(cwd, **changes)
         refused(cwd, recheck(cwd, file="changed.json"), said, left=left)
     for text, said in (("", "changed.json"), ("{", "changed.json"), ("{}", "exists but is not a certificate"),
@@ -122,6 +124,17 @@ def damaged_weights_are_found(cwd):
     assert result.returncode == 1, result.stdout
     assert "zoetrope: verify: step 1 of 2, conditional, rank 0: block.1.self_attention is" in result.stderr, result.stderr
     refused(cwd, recheck(cwd), "c.json", left=["c.json", "damaged"])
+
+
+@test
+def a_weight_that_differs_a_little_from_the_reference_is_named(cwd):
+    """Far less than the rounding of bf16 in all of a stage, and still no weight of the reference."""
+    tensor = "blocks.1.attn2.to_v.weight"
+    result = verify(cwd, f"reference={harness.MODEL}", "dtype=bf16", model=damaged_model(cwd, tensor, bits=0x80))
+    assert result.returncode == 1 and f"{tensor} is" in result.stderr and "from the reference" in result.stderr, \
+        result.stderr + result.stdout
+    result = verify(cwd, f"reference={harness.MODEL}", "dtype=bf16")
+    assert result.returncode == 0 and SOUND in result.stdout, result.stderr + result.stdout
 
 
 @test
