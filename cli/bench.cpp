@@ -9,6 +9,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/print.h"
+#include "base/run_files.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
 #include "bench/page.h"
@@ -188,6 +189,7 @@ int run(const Words& arguments, comm::Communicator* world) {
   Settings settings;
   const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
   const bool leads = world == nullptr || world->rank() == 0;
+  check_files_differ({{"json", settings.output.json}, {"html", settings.output.html}});
   std::optional<AtomicFile> json, html;
   if (leads) {
     open(json, settings.output.json);

@@ -436,6 +436,7 @@ def shared_takes_its_busy_processes_along_when_it_is_killed(cwd):
 def bad_modes_and_keys_are_refused(cwd):
     refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, shared, pipeline, all")
     refused(cwd, bench(cwd, "kernels"), "'kernels'", "peak, kernel")
+    refused(cwd, bench(cwd, "peak", "json=a", "html=./a"), "html=./a is the same file as json=a")
     refused(cwd, bench(cwd, "kernel", "shape=1x8x1x8"), "shape", "shapes")
     refused(cwd, bench(cwd, "kernel", "shapes=8x8"), "'8x8'", "BxSxHxD")
     refused(cwd, bench(cwd, "kernel", "dtype=f16"), "'f16'", "bf16")
