@@ -164,14 +164,18 @@ std::string fish() {
   }
   for (const Command* command : commands()) {
     if (const std::vector<std::string> own = words_of(*command); !own.empty()) {
-      text += fmt::format("complete -c zoetrope -n 'test (commandline -opc)[2] = {}' -f -a {}\n", command->name,
-                          fish_quoted(fmt::format("{}", fmt::join(own, " "))));
+      text += fmt::format(
+          "complete -c zoetrope -n 'test (count (commandline -opc)) -gt 1; and test (commandline -opc)[2] = {}' -f -a "
+          "{}\n",
+          command->name, fish_quoted(fmt::format("{}", fmt::join(own, " "))));
     }
     for (const HelpPart& key : keys_of(*command)) {
       std::string words = key.name + "=";
       for (const std::string& choice : key.choices) words += fmt::format(" {}={}", key.name, choice);
-      text += fmt::format("complete -c zoetrope -n 'test (commandline -opc)[2] = {}' -a {} -d {}\n", command->name,
-                          fish_quoted(words), fish_quoted(key.text));
+      text += fmt::format(
+          "complete -c zoetrope -n 'test (count (commandline -opc)) -gt 1; and test (commandline -opc)[2] = {}' -a {} "
+          "-d {}\n",
+          command->name, fish_quoted(words), fish_quoted(key.text));
     }
   }
   return text;

@@ -114,8 +114,8 @@ std::string of_program() {
 }
 
 constexpr const char* kEnd =
-    ".SH EXIT STATUS\n0: done. 1: an error, which one sentence on standard error explains. 2: wrong usage. 128 and the "
-    "number of a\nsignal: ended by it (130 by Ctrl\\-C).\n"
+    ".SH EXIT STATUS\n0: done. 1: an error, which one sentence on standard error explains. 2: no such command.\n"
+    "128 and the number of a signal: ended by it (130 by Ctrl\\-C).\n"
     ".SH FILES\n.TP\n.I share/zoetrope/configs\nsettings of the published models, and profiles of hardware\n"
     ".TP\n.I \\(ti/.cache/zoetrope\nwhat was measured on this machine (or\n.BR $XDG_CACHE_HOME/zoetrope )\n"
     ".SH SEE ALSO\n";

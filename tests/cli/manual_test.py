@@ -172,11 +172,12 @@ def tabs_in_zsh_complete(cwd):
 @test
 def fish_completes_commands_keys_and_values(cwd):
     needs("fish")
-    for line, wanted in (("zoetrope ge", "generate"), ("zoetrope generate softmax=f", "softmax=fixed_max"),
+    for line, wanted in (("zoetrope ", "inspect"), ("zoetrope ge", "generate"), ("zoetrope generate softmax=f", "softmax=fixed_max"),
                          ("zoetrope man pl", "plan"), ("zoetrope plan obj", "objective=")):
         script = f"{harness.PROGRAM} completion fish | source; complete -C '{line}'"
         result = run(["fish", "-c", script], cwd, env={"HOME": str(cwd)})
-        assert wanted in [word.split("\t")[0] for word in result.stdout.splitlines()], (line, result.stdout, result.stderr)
+        words = [word.split("\t")[0] for word in result.stdout.splitlines()]
+        assert wanted in words and not result.stderr, (line, result.stdout, result.stderr)
 
 
 @test
