@@ -80,7 +80,7 @@ def weights_in_prompts_are_refused(cwd):
 
 @test
 def every_kind_of_file_is_written(cwd):
-    h264, h265 = clip(cwd, "a.mp4"), clip(cwd, "b.mp4", "codec=h265")
+    h264, h265 = clip(cwd, "a.mp4"), clip(cwd, "b.mp4", "codec=h265", "width=64")
     assert h264[4:8] == b"ftyp" and b"avc1" in h264 and b"hvc1" not in h264
     assert h265[4:8] == b"ftyp" and b"hvc1" in h265
     mov = clip(cwd, "a.mov")
@@ -108,6 +108,7 @@ def codecs_that_a_file_cannot_hold_are_refused(cwd):
                         (["output=a.webp", "crf=20"], "leave it out"), (["output=a.gif", "crf=20"], ".webm"),
                         (["output=a.png", "codec=h264"], "leave them out"), (["output=a.mp4", "crf=52"], "51"),
                         (["output=a.webm", "crf=64"], "63"), (["output=a.mp4", "codec=h266"], "h265"),
+                        (["output=a.mp4", "codec=h265", "width=48"], "at least 64 pixels wide"),
                         (["output=a.avi"], ".webm")):
         refused(cwd, generate(cwd, *words), says)
 

@@ -91,7 +91,7 @@ def a_grid_shows_all_videos(cwd):
     refused(cwd, generate(cwd, "output=a.mp4", "trace=a.preview.gif", "preview=1"), "trace=a.preview.gif", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=b/", "grid=b_001"), "is the same file", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=no/a.mp4"), "no/a.mp4", left=kept)
-    result = generate(cwd, "num_videos=2", "output=a.mp4", "codec=h265", "grid=b.gif")  # the grid is coded by default
+    result = generate(cwd, "num_videos=2", "output=a.mp4", "codec=h265", "width=64", "grid=b.gif")  # the grid is coded by default
     assert result.returncode == 0 and "b.gif" in files_in(cwd), result.stderr
 
 

@@ -65,7 +65,7 @@ def the_command_makes_it_again(folder):
 
 def how_the_file_is_encoded(folder):
     with Server(folder, "crf=40") as server:
-        kept, best, other = (server.create(seed=3, **more).ok()["id"] for more in ({}, {"crf": 0}, {"codec": "h265"}))
+        kept, best, other = (server.create(seed=3, **more).ok()["id"] for more in ({}, {"crf": 0}, {"codec": "h265", "size": "64x32"}))
         for identity in (kept, best, other):
             server.until(identity, "completed")
         small, large, h265 = (server.get(f"/v1/videos/{identity}/content").body for identity in (kept, best, other))
@@ -77,7 +77,7 @@ def how_the_file_is_encoded(folder):
                                           ({"codec": "h266"}, "codec", "h265")):
                 refused = server.ask("POST", path, body={**SMALL, **settings})
                 refused.refused(400, "invalid_value", says, param=param)
-        for settings in ({}, {"codec": "h265", "crf": 30}):
+        for settings in ({}, {"codec": "h265", "crf": 30, "size": "64x32"}):
             assert server.ask("POST", "/v1/videos/plan", body={**SMALL, **settings}).ok()["fits"]
 
 
