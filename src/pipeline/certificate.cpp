@@ -180,10 +180,9 @@ std::string compare_with(const Certificate& certificate, const VerifyReport& her
                                       there.instruction_set, certificate.version);
   if (same == here.latents.size()) return fmt::format("Latents of every step have the same bits as in {}", who);
   return fmt::format(
-      "Latents are at most {:.2g} (relative L2 of what was added to the noise, of {} values of each step) from those "
-      "of "
+      "Of {} values of each step latents are at most {:.2g} (relative L2 of what was added to the noise) from those of "
       "{}, as another order of sums makes them; {:.2g} is the most that can be",
-      furthest, here.latents.front().sample.size(), who, allowed);
+      here.latents.front().sample.size(), furthest, who, allowed);
 }
 
 }  // namespace zoetrope::pipeline

@@ -29,7 +29,8 @@ class ReferenceWeights {
   // Relative L2 error of the stage's result that the rounding of its tensors explains; 0 for the run's own weights.
   double budget();
 
-  // A tensor whose distance to the reference no rounding to its format explains; stored in the same format, any.
+  // A tensor that is further from the reference than rounding to its format explains; where both have one format, than
+  // rounding to bf16 on the way there.
   struct Damaged {
     std::string tensor;
     double relative_l2, bound;

@@ -122,7 +122,7 @@ def damaged_weights_are_found(cwd):
     assert result.returncode == 0, result.stderr
     result = verify(cwd, f"reference={harness.MODEL}", "ranks=2", "certificate=c.json", model=damaged)
     assert result.returncode == 1, result.stdout
-    assert "zoetrope: verify: step 1 of 2, conditional, rank 0: block.1.self_attention is" in result.stderr, result.stderr
+    assert "zoetrope: verify: the files of transformer: blocks.1.attn1.to_v.weight is" in result.stderr, result.stderr
     refused(cwd, recheck(cwd), "c.json", left=["c.json", "damaged"])
 
 
