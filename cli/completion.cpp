@@ -163,19 +163,16 @@ std::string fish() {
                         fish_quoted(command->summary));
   }
   for (const Command* command : commands()) {
-    if (const std::vector<std::string> own = words_of(*command); !own.empty()) {
-      text += fmt::format(
-          "complete -c zoetrope -n 'test (count (commandline -opc)) -gt 1; and test (commandline -opc)[2] = {}' -f -a "
-          "{}\n",
-          command->name, fish_quoted(fmt::format("{}", fmt::join(own, " "))));
-    }
+    // Where the command is still being typed there is no second word.
+    const std::string after = fmt::format(
+        "complete -c zoetrope -n 'test (count (commandline -opc)) -gt 1; and test (commandline -opc)[2] = {}'",
+        command->name);
+    if (const std::vector<std::string> own = words_of(*command); !own.empty())
+      text += fmt::format("{} -f -a {}\n", after, fish_quoted(fmt::format("{}", fmt::join(own, " "))));
     for (const HelpPart& key : keys_of(*command)) {
       std::string words = key.name + "=";
       for (const std::string& choice : key.choices) words += fmt::format(" {}={}", key.name, choice);
-      text += fmt::format(
-          "complete -c zoetrope -n 'test (count (commandline -opc)) -gt 1; and test (commandline -opc)[2] = {}' -a {} "
-          "-d {}\n",
-          command->name, fish_quoted(words), fish_quoted(key.text));
+      text += fmt::format("{} -a {} -d {}\n", after, fish_quoted(words), fish_quoted(key.text));
     }
   }
   return text;

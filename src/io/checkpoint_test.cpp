@@ -80,6 +80,8 @@ TEST(Checkpoint, FoldersThatCannotBeOpened) {
   EXPECT_THAT(index(R"({"weight_map": {"a": "x/../../s.safetensors"}})"), HasSubstr("leads out of the folder"));
   EXPECT_THAT(index(R"({"weight_map": {"a": "/etc/passwd"}})"), HasSubstr("leads out of the folder"));
   EXPECT_THAT(index(R"({"weight_map": {"a": ""}})"), HasSubstr("leads out of the folder"));
+  EXPECT_THAT(index(R"({"weight_map": {"a": "."}})"), HasSubstr("a regular file is needed"));
+  EXPECT_EQ(index(R"({"weight_map": {"a": "s.safetensors"}})"), "no error");
 }
 
 TEST(Checkpoint, ReadsRecordedFolders) {

@@ -263,8 +263,7 @@ void refuse_unexpected(const WeightSource& stored, const TensorTable& table, con
   if (unexpected.empty()) return;
   fail(
       "{}: holds {} tensors that the config of this folder does not ask for: {}; the config is of another model, or "
-      "this "
-      "program does not know theirs",
+      "these are not known here",
       stored.where(unexpected.front()), unexpected.size(), first_of(unexpected));
 }
 
