@@ -276,7 +276,8 @@ class Reader {
     return {{"", "", whole}, {shape[0], shape.size() / shape[0], 0}, whole};
   }
 
-  // Without a low-rank product there is no rank by which alpha could be divided, and no alpha.
+  // Without a low-rank product there is no rank by which a tensor's alpha could be divided; PEFT divides that of its
+  // configuration by the rank there all the same (peft/tuners/lokr/layer.py).
   void add_kronecker(const std::string& name, const Module& module) {
     using enum LoraPart;
     const Factor first = factor_of(name, module[kKronecker1], module[kKronecker1A], module[kKronecker1B]);
@@ -287,7 +288,7 @@ class Reader {
                             second.key, first.size.rows, first.size.columns, second.size.rows, second.size.columns),
                 target);
     const int64_t rank = second.size.rank > 0 ? second.size.rank : first.size.rank;
-    const double scale = rank > 0 ? scale_of(name, module, rank) : 1;
+    const double scale = rank > 0 ? scale_of(name, module, rank) : metadata_.stated_scale(name).value_or(1);
     io::WeightDelta delta{source_, first.matrix, scale};
     delta.join = io::DeltaJoin::kKronecker;
     delta.second = second.matrix;

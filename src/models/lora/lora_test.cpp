@@ -171,9 +171,8 @@ TEST_F(LoraTest, MetadataSaysAlpha) {
   // The first that fits, in the order of the file.
   EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"to_q\": 4, \"attn1.to_q\": 8}")), 2);
   EXPECT_EQ(scale_with("{\"transformer.r\": 9, \"transformer.rank_pattern\": {\"to_q\": 2}}"), 1);
-  // As diffusers' save_lora_adapter writes it.
+  // As diffusers' save_lora_adapter writes it; and beside another component's.
   EXPECT_EQ(scale_with(R"({"r": 2, "lora_alpha": 6, "alpha_pattern": {"attn2.to_q": 8}})"), 3);
-  // Beside another component's.
   EXPECT_EQ(scale_with(R"({"transformer_2.lora_alpha": 10, "transformer.lora_alpha": 6})"), 3);
 }
 
@@ -196,13 +195,17 @@ TEST_F(LoraTest, MetadataOfOtherComponentsDoesNotMatterBesideAlpha) {
   EXPECT_EQ(open().deltas.at("blocks.0.attn1.to_q.weight").at(0).scale, 3);
 }
 
-// PEFT has other names for LoHa's and LoKr's.
-TEST_F(LoraTest, ConfigOfLoHaSaysAlpha) {
-  folder_.write("adapter_config.json", R"({"peft_type": "LOHA", "r": 2, "alpha": 8, "rank_pattern": {}})");
-  const std::string module = "base_model.model.blocks.1.attn1.to_q.";
+// PEFT has other names for LoHa's and LoKr's, whose whole factors it scales too.
+TEST_F(LoraTest, ConfigOfLoHaAndLoKrSaysAlpha) {
+  folder_.write("adapter_config.json", R"({"r": 2, "alpha": 8, "rank_pattern": {}})");
+  const std::string module = std::string("base_model.model.") + kQuery + ".", tensor = std::string(kQuery) + ".weight";
   for (const char* factor : {"hada_w1_", "hada_w2_"})
     with(module + factor + "a", numbers({8, 2}, 1)).with(module + factor + "b", numbers({2, 8}, 2));
-  EXPECT_EQ(open_as("adapter_model.safetensors").deltas.at(std::string(kQuery) + ".weight").at(0).scale, 4);
+  EXPECT_EQ(open_as("adapter_model.safetensors").deltas.at(tensor).at(0).scale, 4);
+  for (const auto& [file, scale] : {std::pair("adapter_model.safetensors", 4.0), std::pair("lora.safetensors", 1.0)}) {
+    with(module + "lokr_w1", numbers({2, 2}, 1)).with(module + "lokr_w2", numbers({4, 4}, 2));
+    EXPECT_EQ(open_as(file).deltas.at(tensor).at(0).scale, scale);
+  }
 }
 
 // A matcher that goes back and forth takes hours for this one.

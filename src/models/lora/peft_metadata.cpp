@@ -109,4 +109,12 @@ double PeftMetadata::scale(const std::string& module, int64_t rank) const {
   return alpha.value_or(r) / (root_ ? std::sqrt(r) : r);
 }
 
+std::optional<double> PeftMetadata::stated_scale(const std::string& module) const {
+  std::optional<double> rank = match(ranks_, "rank_pattern", module), alpha = match(alphas_, "alpha_pattern", module);
+  if (!rank) rank = rank_;
+  if (!alpha) alpha = alpha_;
+  if (!rank || !alpha) return std::nullopt;
+  return *alpha / *rank;
+}
+
 }  // namespace zoetrope::lora

@@ -27,6 +27,9 @@ class PeftMetadata {
   // speaks of other components only.
   double scale(const std::string& module, int64_t rank) const;
 
+  // Of a change that has no rank of its own, as LoKr's of two whole factors: alpha / rank where both are said.
+  std::optional<double> stated_scale(const std::string& module) const;
+
  private:
   // By regular expressions of names' ends, in the order of the file: the first that fits holds.
   using Pattern = std::vector<std::pair<std::string, double>>;
