@@ -78,6 +78,7 @@ class Finder {
   explicit Finder(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   QuantisedTensors find() {
+    for (const auto& file : checkpoint_.files()) refuse_left_out(*file);
     for (const auto& file : checkpoint_.files()) read_configurations(*file);
     for (const std::string& name : checkpoint_.names()) note(name);
     for (const std::string& name : checkpoint_.names()) {
@@ -85,7 +86,6 @@ class Finder {
     }
     require_weights();
     for (const std::string& name : checkpoint_.names()) refuse_unknown(name);
-    for (const auto& file : checkpoint_.files()) refuse_left_out(*file);
     return std::move(found_);
   }
 
@@ -98,6 +98,7 @@ class Finder {
            {".scale_weight", ".weight_scale", ".weight_scale_2", ".pre_quant_scale", ".comfy_quant"}) {
         const auto layer = before(name, ending);
         if (!layer || !checkpoint_.contains(*layer + ".weight")) continue;
+        if (!holds_codes(checkpoint_.info(*layer + ".weight"))) continue;
         fail("{}: places tensor '{}.weight', but not '{}' of {}, which says how it is read; write the index anew",
              checkpoint_.index().string(), *layer, name, file.path().filename().string());
       }

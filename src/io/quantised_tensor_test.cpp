@@ -439,13 +439,13 @@ TEST(QuantisedTensor, RowsNeedNotBeWholeBlocks) {
 // Also where a shard has it whose other tensors alone are placed.
 TEST(QuantisedTensor, AnIndexThatLeavesAScaleOutIsRefused) {
   const TestFolder folder;
-  const Tensor number(DType::kF32, {1});
-  const auto write = [&](const char* file, const std::vector<const char*>& names) {
+  const Tensor number(DType::kF32, {1}), codes(DType::kI8, {1, 1});
+  const auto write = [&](const char* file, const std::vector<std::string>& names) {
     SafetensorsWriter writer;
-    for (const char* name : names) writer.add(name, number);
+    for (const std::string& name : names) writer.add(name, name == "m.weight" ? codes : number);
     writer.write(folder / file);
   };
-  write("1.safetensors", {"m.weight", "m.input_scale", "x", "x.weight"});
+  write("1.safetensors", {"m.weight", "m.input_scale", "x", "x.weight", "n.weight_scale"});
   write("2.safetensors", {"m.weight_scale", "n.weight", "n.bias"});
   const auto open = [&](const std::string& map) {
     folder.write("model.safetensors.index.json", R"({"weight_map": {)" + map + "}}");
