@@ -43,9 +43,13 @@ bool ReferenceWeights::same_format(const std::string& name) const {
 double ReferenceWeights::error(const std::string& name) {
   const auto [entry, added] = errors_.try_emplace(name, 0);
   if (!added) return entry->second;
+  if (poll_) poll_();
   if (same_format(name)) {
+    // Not of what a LoRA changes, which says nothing of the format of its file.
     const TensorView ours = run_->mapped(name), theirs = files_->mapped(name);
-    if (ours && theirs && std::memcmp(ours.raw(), theirs.raw(), ours.bytes()) == 0) return 0;
+    const bool same = !ours || !theirs || std::memcmp(ours.raw(), theirs.raw(), ours.bytes()) == 0;
+    for (const auto& source : {run_, files_}) source->release(name);
+    if (same) return 0;
   }
   const auto values = [&](const io::WeightSource& source) {
     const Shape shape = source.info(name).shape;
