@@ -43,7 +43,7 @@ std::string text_of(const VideoOrder& order) {
     settings.erase(key);
     verbatim[key] = json_of(field);
   });
-  return json_text(json({{"model", order.model}, {"settings", settings}, {"verbatim", verbatim}}));
+  return exact_json_text(json({{"model", order.model}, {"settings", settings}, {"verbatim", verbatim}}));
 }
 
 VideoOrder parse_video_order(const std::string& text) {

@@ -171,6 +171,14 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string exact_json_text(const json& value, int indent) {
+  try {
+    return value.dump(indent);
+  } catch (const json::type_error&) {
+    fail("a text or the name of a file is no UTF-8, and is to be noted in JSON, which holds nothing else; rename it");
+  }
+}
+
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values) {
   json document = JsonObject::load(path).raw();
   for (const auto& [key, text] : values) document[key] = parse_json(text, path.string());

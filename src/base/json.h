@@ -26,10 +26,11 @@ using ReadDouble = double (*)(std::string_view);
 // the result; JsonObject below does not need it.
 nlohmann::json parse_json(std::string_view text, const std::string& where, ReadDouble read_double = nullptr);
 
-// As text, in one line or with so many blanks per level; bytes that are no UTF-8 are replaced. Compiled once: the
-// library's own dump() takes a second in each source that calls it.
+// As text, in one line or with so many blanks per level. Compiled once: the library's own dump() takes a second in each
+// source that calls it. Bytes that are no UTF-8 are replaced, or, in what is read again to be acted on, an Error.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+std::string exact_json_text(const nlohmann::json& value, int indent = -1);
 
 // The text of a JSON file with these keys of its top level set to other values, each given as JSON text.
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values);

@@ -108,6 +108,8 @@ TEST(Json, FilesThatCannotBeRead) {
 
 TEST(JsonText, TakesBytesThatAreNoUtf8) {
   EXPECT_EQ(json_text(nlohmann::json{{"b", 1}, {"a", "\xff.mp4"}}), "{\"a\":\"\xEF\xBF\xBD.mp4\",\"b\":1}");
+  EXPECT_THAT(error_of([] { exact_json_text(nlohmann::json{{"a", "\xff.mp4"}}); }), HasSubstr("no UTF-8"));
+  EXPECT_EQ(exact_json_text(nlohmann::json{{"a", 1}}), "{\"a\":1}");
   EXPECT_EQ(json_text(nlohmann::ordered_json{{"b", 1}, {"a", 2}}, 1), "{\n \"b\": 1,\n \"a\": 2\n}");
 }
 

@@ -94,7 +94,7 @@ void write_certificate(const VerifyReport& report, const fs::path& file) {
       {"outside", report.outside},
       {"first_outside", report.first_outside},
   };
-  write_file(file, json_text(certificate, 2) + "\n");
+  write_file(file, exact_json_text(certificate, 2) + "\n");
 }
 
 Certificate read_certificate(const std::string& text, const fs::path& file) {

@@ -150,7 +150,7 @@ void write_remembered(const fs::path& path, const DecodeState& state, DType dtyp
     offset += bytes.size();
   }
   const std::string text =
-      json_text(json{{"dtype", dtype_name(dtype)}, {"place", place_of(state)}, {"frames", entries}});
+      exact_json_text(json{{"dtype", dtype_name(dtype)}, {"place", place_of(state)}, {"frames", entries}});
   const Ending ending{text.size(), checksum_of(text.data(), text.size())};
   file.write(text.data(), text.size());
   file.write(&ending, sizeof ending);

@@ -230,7 +230,7 @@ void SeriesJournal::begin() const {
                             {kModel, hashes_},
                             {kAsked, replaced(options_, chosen_)},
                             {"settings", settings_anywhere(chosen_)}};
-  write_file(file, json_text(root, 1));
+  write_file(file, exact_json_text(root, 1));
 }
 
 void SeriesJournal::note_done(size_t index) const {
