@@ -397,7 +397,7 @@ json JobQueue::remove(const std::string& id) {
   return {{"id", id}, {"object", "video.deleted"}, {"deleted", true}};
 }
 
-std::shared_ptr<const InputFile> JobQueue::video(const std::string& id) const {
+std::filesystem::path JobQueue::video_path(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const JobRecord& record = find(id)->record;
   if (record.status == JobStatus::kFailed)
@@ -406,12 +406,17 @@ std::shared_ptr<const InputFile> JobQueue::video(const std::string& id) const {
     throw ApiError(409, "video_not_ready",
                    fmt::format("video '{}' is {}; ask again when it is completed", id, status_word(record.status)),
                    "id");
+  return store_.video_of(id);
+}
+
+std::shared_ptr<const InputFile> JobQueue::video(const std::string& id) const {
+  const std::filesystem::path path = video_path(id);
   try {
-    return std::make_shared<const InputFile>(store_.video_of(id), InputFile::Kind::kCache);
+    return std::make_shared<const InputFile>(path, InputFile::Kind::kCache);
   } catch (const Error& error) {
     options_.log(error.what());
-    throw ApiError(404, "video_lost",
-                   fmt::format("the file of video '{}' cannot be read; the server's log says why", id), "id");
+    if (!is_there(path)) throw ApiError(404, "video_lost", fmt::format("the file of video '{}' is gone", id), "id");
+    throw ApiError(503, "storage_failed", "the server cannot read from its state folder; its log says why");
   }
 }
 

@@ -77,6 +77,7 @@ class JobQueue {
   void fill(Gauges& gauges) const;
 
  private:
+  std::filesystem::path video_path(const std::string& id) const;  // of a completed one
   using JobPointer = std::shared_ptr<Job>;
   struct Checked {
     const ServedModel& model;
