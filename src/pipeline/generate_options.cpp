@@ -390,7 +390,9 @@ void check_options(const GenerateOptions& o) {
     fail("journal={}: a run that resumes is noted where it was; leave journal out", o.journal);
   const std::string hardware = if_exists(o.hardware);
   const std::string dumped = o.dump.empty() ? "" : dump_file(o.dump).string();
-  const bool one_file = std::filesystem::path(o.output).has_extension();  // and no folder, which may be the dump's too
+  // A folder of pictures may be that of the dump too.
+  const std::filesystem::path output(o.output);
+  const bool one_file = output.has_extension() && !std::filesystem::is_directory(output);
   check_files_differ({{"hardware", hardware},
                       {"latents", o.latents},
                       {"output", o.output},

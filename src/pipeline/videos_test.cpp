@@ -114,6 +114,8 @@ TEST(Videos, RefusesWhatDoesNotGoTogether) {
   GenerateOptions last = options_of("a cat\n", 2);
   last.seed = INT64_MAX;
   EXPECT_THAT(refusal(last), HasSubstr("num_videos=2"));
+  last.num_videos = 1;
+  EXPECT_EQ(videos_of(last).front().seed, INT64_MAX);
   GenerateOptions compares = options_of("a cat\n", 2);
   compares.compare_one_rank = true;
   EXPECT_THAT(refusal(compares), HasSubstr("compare_one_rank"));

@@ -335,6 +335,16 @@ def text_encoders_and_vaes_are_converted_too(cwd):
 
 
 @test
+def a_tower_is_recognised_without_its_prefix(cwd):
+    """As transformers 5 names the tensors of a CLIPVisionModel, and so does the file that is made of it."""
+    model = GOLDEN / "pipelines" / "wan22_animate"
+    converted(cwd, model / "image_encoder", "a.safetensors", "f32")
+    result = run([PROGRAM, "inspect", "a.safetensors"], cwd)
+    assert result.returncode == 0 and "image encoder" in result.stdout, result.stdout + result.stderr
+    converted(cwd, "a.safetensors", "b.safetensors", "bf16", f"model={model}")
+
+
+@test
 def folders_are_those_of_the_hub(cwd):
     """Each component as one file with Wan's own names, and back into folders: the same model, which makes the same video."""
     cwd = pathlib.Path(cwd)
