@@ -84,11 +84,20 @@ void PeftMetadata::read(const std::string& text) {
   if (other != keys.end()) other_component_ = *other;
 }
 
-std::optional<double> PeftMetadata::match(const Pattern& pattern, const char* key, const std::string& module) const {
+std::optional<double> PeftMetadata::stated(const Pattern& pattern, const char* key, std::optional<double> of_all,
+                                           const std::string& module) const {
   for (const auto& [expression, value] : pattern) {
     if (fits(expression, module, where_ + ": " + key)) return value;
   }
-  return std::nullopt;
+  return of_all;
+}
+
+std::optional<double> PeftMetadata::rank_of(const std::string& module) const {
+  return stated(ranks_, "rank_pattern", rank_, module);
+}
+
+std::optional<double> PeftMetadata::alpha_of(const std::string& module) const {
+  return stated(alphas_, "alpha_pattern", alpha_, module);
 }
 
 double PeftMetadata::scale(const std::string& module, int64_t rank) const {
@@ -99,20 +108,15 @@ double PeftMetadata::scale(const std::string& module, int64_t rank) const {
         where_, other_component_, kComponent, module, kComponent, kComponent);
   }
   const auto r = static_cast<double>(rank);
-  std::optional<double> said = match(ranks_, "rank_pattern", module);
-  if (!said) said = rank_;
+  const std::optional<double> said = rank_of(module);
   if (said && *said != r) {
     fail("{}: says rank {} of '{}', whose tensors have rank {}; the file is not whole", where_, *said, module, rank);
   }
-  std::optional<double> alpha = match(alphas_, "alpha_pattern", module);
-  if (!alpha) alpha = alpha_;
-  return alpha.value_or(r) / (root_ ? std::sqrt(r) : r);
+  return alpha_of(module).value_or(r) / (root_ ? std::sqrt(r) : r);
 }
 
 std::optional<double> PeftMetadata::stated_scale(const std::string& module) const {
-  std::optional<double> rank = match(ranks_, "rank_pattern", module), alpha = match(alphas_, "alpha_pattern", module);
-  if (!rank) rank = rank_;
-  if (!alpha) alpha = alpha_;
+  const std::optional<double> rank = rank_of(module), alpha = alpha_of(module);
   if (!rank || !alpha) return std::nullopt;
   return *alpha / *rank;
 }

@@ -33,7 +33,10 @@ class PeftMetadata {
  private:
   // By regular expressions of names' ends, in the order of the file: the first that fits holds.
   using Pattern = std::vector<std::pair<std::string, double>>;
-  std::optional<double> match(const Pattern& pattern, const char* key, const std::string& module) const;
+  std::optional<double> stated(const Pattern& pattern, const char* key, std::optional<double> of_all,
+                               const std::string& module) const;
+  std::optional<double> rank_of(const std::string& module) const;
+  std::optional<double> alpha_of(const std::string& module) const;
 
   void read(const std::string& text);
 
