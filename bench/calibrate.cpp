@@ -14,7 +14,6 @@
 #include "comm/launcher.h"
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
-#include "kernels/gemm/packed.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/hosts.h"
 #include "planner/available.h"
@@ -113,7 +112,7 @@ class Calibration {
       ThreadTeam team(job_.cores);
       const machine::LayerWeights weights(team, dtype);
       std::optional<machine::LayerWeights> int8;
-      if (dtype == DType::kBF16 && !kernels::packed_layouts(DType::kI8).empty()) int8.emplace(team, DType::kI8);
+      if (dtype == DType::kBF16) int8.emplace(team, DType::kI8);
       on_ranks([&](CalibrationRank& rank) {
         ComputeNotes notes;
         notes.say = [&](const std::string& what) {

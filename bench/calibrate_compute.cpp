@@ -52,8 +52,7 @@ class DtypeMeter {
 
   void add_cases() {
     for (const int64_t rows : kGemmRows) multiply(&figures_.gemm, "gemm", weights_, rows);
-    // Hosts of different CPUs must measure the same cases.
-    if (rank_.least(int8_ != nullptr ? 1 : 0) == 1) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows);
+    if (int8_ != nullptr) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows);
     using kernels::Softmax;
     for (const int64_t size : kShorter)
       attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys);
@@ -62,7 +61,7 @@ class DtypeMeter {
       attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size);
     attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
            {.softmax = Softmax::kFixedMax});
-    // As with matrices.
+    // Hosts of different CPUs must measure the same cases.
     if (rank_.least(kernels::FlashAttention::int8_refusal(dtype_).empty() ? 1 : 0) == 1)
       attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
              {.int8 = true});

@@ -27,7 +27,7 @@ struct DtypeFigures {
   std::string peak_of, kernel;        // instruction set whose peak it is, implementation of attention
   Measured peak;                      // multiply-adds of it, FLOP/s per rank
   MeasuredCurve gemm;                 // of the peak, by rows
-  MeasuredCurve gemm_int8;            // the same in int8, at the most rows; empty where the CPU cannot
+  MeasuredCurve gemm_int8;            // the same in int8, at the most rows; empty for float32
   MeasuredCurve attention;            // of the peak, online, by queries with kLongKeys keys
   MeasuredCurve attention_keys;       // the same, by keys with kLongKeys queries
   MeasuredCurve tile_rows;            // the same, by rows of a tile, where there are tiles

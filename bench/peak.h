@@ -12,7 +12,6 @@ namespace zoetrope::bench {
 
 using machine::all_isas;
 using machine::CopyKind;
-using machine::flop_per_instruction;
 using machine::Isa;
 using machine::isa_available;
 using machine::isa_name;

@@ -133,7 +133,7 @@ OptionSet describe(ProductSettings& settings) {
   OptionSet options;
   options
       .text("shapes", settings.shapes, "ROWSxOUTPUTSxTERMS; unset: the layers of a 1.3B block at 1560 and 7800 tokens")
-      .text("dtype", settings.dtype, "bf16, float32, int8, or all that this CPU multiplies")
+      .text("dtype", settings.dtype, "bf16, float32, int8, or all")
       .text("threads", settings.threads, "thread counts; 'all' is all that this process may use")
       .integer("repeat", settings.repeat, {0, 10000},
                "timed repeats; 0: five, or three where one takes more than a second")
@@ -143,8 +143,8 @@ OptionSet describe(ProductSettings& settings) {
 }
 
 Section bench_product(const ProductSettings& settings, const Progress& progress, Outcome& outcome) {
-  const bool all = settings.dtype == "all" && !kernels::packed_layouts(DType::kI8).empty();
-  const std::vector<std::string> dtypes = choose_dtypes("dtype", all ? "bf16,int8,float32" : settings.dtype, true);
+  const std::vector<std::string> dtypes =
+      choose_dtypes("dtype", settings.dtype == "all" ? "bf16,int8,float32" : settings.dtype, true);
   const std::vector<ProductShape> shapes = parse_products(settings.shapes.empty() ? kLayers : settings.shapes);
   const std::vector<int> thread_counts = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   Section section;

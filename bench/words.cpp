@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "kernels/gemm/packed.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -114,8 +113,6 @@ std::vector<std::string> choose_dtypes(const char* key, std::string_view text, b
   for (std::string& word : words) word = dtype_word(word);
   for (std::string& word : words) {
     const bool known = int8 && word == "int8";
-    if (known && kernels::packed_layouts(DType::kI8).empty())
-      fail("{}=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI)", key);
     if (!known && choose_words(key, word, {"bf16", "float32"}).front() == "float32") word = "f32";
   }
   return words;

@@ -29,7 +29,7 @@ std::vector<std::string> split_words(const char* key, std::string_view text);
 // Each word is one of `legal`; "all" means all of them.
 std::vector<std::string> choose_words(const char* key, std::string_view text, const std::vector<std::string>& legal);
 
-// "bf16" and "f32", which may be called float32: both are "all". With `int8` also that, where this CPU multiplies it.
+// "bf16" and "f32", which may be called float32: both are "all". With `int8` also that.
 std::vector<std::string> choose_dtypes(const char* key, std::string_view text, bool int8 = false);
 
 // Positive counts, in the given order without duplicates; "all" is `all`.

@@ -13,7 +13,6 @@
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "kernels/gemm/packed.h"
 #include "pipeline/plan.h"
 #include "pipeline/run_settings.h"
 
@@ -182,8 +181,6 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   parse_generate_words(take_own_words(arguments, own), settings.run, set);
   refuse_other_keys(set);
   pipeline::read_prompt_files(settings.run);
-  if (kernels::packed_layouts(DType::kI8).empty())
-    fail("int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI), so nothing is to be measured");
   const pipeline::Int8Calibration file(settings.run.int8_calibration.empty()
                                            ? pipeline::Int8Calibration::default_file()
                                            : std::filesystem::path(settings.run.int8_calibration));

@@ -11,13 +11,13 @@ namespace zoetrope::machine {
 
 // FLOP/s of all threads together.
 struct DtypeRates {
-  double peak = 0;               // multiply-adds on registers
-  double gemm = 0;               // a layer's matrix multiplications …
-  int64_t gemm_rows = 0;         // … with this many rows
-  double int8_gain = 1;          // … and how many times as fast they are in int8; 1 where the CPU has no such kernel
-  double attention = 0;          // one block with online softmax …
-  int64_t attention_tokens = 0;  // … with this many queries and keys
-  double fixed_max_gain = 1;     // … and how many times as fast it is with fixed-max softmax
+  double peak = 0;                 // multiply-adds on registers
+  double gemm = 0;                 // a layer's matrix multiplications …
+  int64_t gemm_rows = 0;           // … with this many rows
+  double int8_gain = 1;            // … and how many times as fast they are in int8; 1 for float32
+  double attention = 0;            // one block with online softmax …
+  int64_t attention_tokens = 0;    // … with this many queries and keys
+  double fixed_max_gain = 1;       // … and how many times as fast it is with fixed-max softmax
   double int8_attention_gain = 1;  // … and in int8; 1 where the CPU has no such kernel
   double convolution = 0;          // of the VAE
 };

@@ -11,7 +11,6 @@
 #include "base/available_cores.h"
 #include "base/error.h"
 #include "base/words.h"
-#include "kernels/gemm/packed.h"
 #include "machine/layer_work.h"
 #include "machine/peak.h"
 
@@ -85,7 +84,7 @@ class Meter {
 
   void measure(DType dtype) {
     const Isa isa = isa_of_kernel(AttentionWork(stream_, dtype, 1, 1).implementation());
-    const bool bf16 = dtype == DType::kBF16, in_int8 = bf16 && !kernels::packed_layouts(DType::kI8).empty();
+    const bool bf16 = dtype == DType::kBF16;
     DtypeRates& rates = bf16 ? figures_.bf16 : figures_.float32;
     const auto fits = [&](std::span<const int64_t> sizes, double deadline, const std::function<double(int64_t)>& flop) {
       const double rate = kEasyFraction * rates.peak;
@@ -97,18 +96,18 @@ class Meter {
       peak(isa, rates);
       const LayerWeights weights(stream_.team(), dtype);
       std::optional<LayerWeights> int8_weights;
-      if (in_int8) int8_weights.emplace(stream_.team(), DType::kI8);
+      if (bf16) int8_weights.emplace(stream_.team(), DType::kI8);
       rates.gemm_rows = fits(kGemmRows, deadline, [](int64_t rows) { return LayerGemms::flop(rows); });
       LayerGemms gemms(stream_, weights, rates.gemm_rows);
       std::vector<std::function<double()>> works{[&] { return gemms.all(); }};
       std::optional<LayerGemms> int8;
-      if (in_int8) {
+      if (bf16) {
         int8.emplace(stream_, *int8_weights, rates.gemm_rows);
         works.emplace_back([&] { return int8->all(); });
       }
       const std::vector<double> found = best_each(deadline, works);
       rates.gemm = found[0];
-      if (in_int8) rates.int8_gain = found[1] / found[0];
+      if (bf16) rates.int8_gain = found[1] / found[0];
       if (bf16) tokens(weights);
     }
     {

@@ -27,7 +27,7 @@ inline constexpr int64_t kLayerHeadDim = 128;
 // them.
 class LayerWeights {
  public:
-  LayerWeights(ThreadTeam& team, DType packed);  // F32, BF16, or I8 where packed_layouts() has any of it
+  LayerWeights(ThreadTeam& team, DType packed);  // F32, BF16 or I8
   const kernels::PackedMatrix& qkv() const { return matrices_[0]; }
   const kernels::PackedMatrix& out() const { return matrices_[1]; }
   const kernels::PackedMatrix& up() const { return matrices_[2]; }

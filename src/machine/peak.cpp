@@ -20,7 +20,7 @@ namespace {
 struct IsaEntry {
   Isa isa;
   const char* name;
-  int64_t flop;  // per instruction
+  int64_t flop;  // of a multiply_add() of its loop; a multiply and an add count as two
   DType dtype;   // of what it multiplies
   bool (*available)();
   void (*run)(int64_t rounds);
@@ -33,6 +33,8 @@ constexpr IsaEntry kIsas[] = {
      avx512_vnni_multiply_adds},
     {Isa::kAvxVnni, "avx_vnni", 64, DType::kI8, [] { return kernels::cpu_features().avx_vnni; },
      avx_vnni_multiply_adds},
+    {Isa::kAvx2Int8, "avx2_int8", 128, DType::kI8,
+     [] { return !kernels::cpu_features().avx_vnni && !kernels::cpu_features().avx512_vnni; }, avx2_int8_multiply_adds},
     {Isa::kAmxBf16, "amx_bf16", 16384, DType::kBF16, [] { return kernels::cpu_features().amx_bf16; },
      amx_bf16_multiply_adds},
     {Isa::kAvx512Bf16, "avx512_bf16", 64, DType::kBF16, [] { return kernels::cpu_features().avx512_bf16; },
@@ -45,7 +47,7 @@ const IsaEntry& entry(Isa isa) {
   return *std::find_if(std::begin(kIsas), std::end(kIsas), [isa](const IsaEntry& e) { return e.isa == isa; });
 }
 
-// Between two readings of the clock: 20 to 50 µs of work, a millisecond with AMX.
+// Between two readings of the clock: 20 to 100 µs of work, a millisecond with AMX.
 constexpr int64_t kRounds = 4000;
 
 double clock_seconds(clockid_t clock) {
@@ -115,7 +117,6 @@ std::vector<Isa> all_isas() {
 
 const char* isa_name(Isa isa) { return entry(isa).name; }
 bool isa_available(Isa isa) { return entry(isa).available(); }
-int64_t flop_per_instruction(Isa isa) { return entry(isa).flop; }
 bool multiplies(Isa isa, DType dtype) {
   const DType own = entry(isa).dtype;
   return own == dtype || (own == DType::kF32 && dtype == DType::kBF16);

@@ -22,13 +22,13 @@ enum class Isa : uint8_t {
   kAmxInt8,     // tdpbsud: 16 × 16 × 64 int8 products into 16 × 16 int32 sums
   kAvx512Vnni,  // vpdpbusd: 64 int8 products into 16 int32 sums
   kAvxVnni,     // the same, 32 into 8
+  kAvx2Int8,    // vpmaddwd and vpaddd: 16 products of int16 into 8 int32 sums; available where the others are not
 };
 
 std::vector<Isa> all_isas();            // of each dtype the fastest first
 const char* isa_name(Isa isa);          // "avx2", "avx512_bf16", "avx512_vnni"
 bool isa_available(Isa isa);            // on this CPU
 bool multiplies(Isa isa, DType dtype);  // data of F32, BF16 (also widened to float32) or I8
-int64_t flop_per_instruction(Isa isa);  // a multiply and an add count as two
 // The instruction set whose peak bounds a flash-attention implementation. "scalar" is compiled for the baseline, whose
 // peak bounds it. Throws Error for an unknown name.
 Isa isa_of_kernel(std::string_view implementation);

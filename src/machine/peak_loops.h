@@ -1,12 +1,12 @@
-// The loops that peak.cpp times, one small file per instruction set. Each call issues `rounds` × kPeakRound independent
-// multiply-adds on registers. Call them only if the CPU has the instructions.
+// The loops that peak.cpp times, one small file per instruction set. Each call does `rounds` × kPeakRound
+// independent multiply_add() of its set, on registers. Call them only if the CPU has the instructions.
 #pragma once
 
 #include <cstdint>
 
 namespace zoetrope::machine {
 
-// Instructions per round; a multiple of each file's accumulators.
+// multiply_add() per round; a multiple of each file's accumulators.
 inline constexpr int64_t kPeakRound = 48;
 
 void avx2_multiply_adds(int64_t rounds);
@@ -14,6 +14,7 @@ void avx512_multiply_adds(int64_t rounds);
 void avx512_bf16_multiply_adds(int64_t rounds);
 void avx512_vnni_multiply_adds(int64_t rounds);
 void avx_vnni_multiply_adds(int64_t rounds);
+void avx2_int8_multiply_adds(int64_t rounds);
 // In a loop of their own: tiles are no values.
 void amx_bf16_multiply_adds(int64_t rounds);
 void amx_int8_multiply_adds(int64_t rounds);

@@ -11,7 +11,6 @@
 #include "base/run_files.h"
 #include "io/random_weights.h"
 #include "io/tensor_file.h"
-#include "kernels/gemm/packed.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/comfy_folder.h"
@@ -550,11 +549,7 @@ void spend_budget(const GenerateOptions& options, ModelFolder& model) {
 void ModelFolder::use(const GenerateOptions& options) {
   check_budget(options);
   merge_loras(options, *this);
-  if (options.dtype == DType::kI8) {
-    if (kernels::packed_layouts(DType::kI8).empty())
-      fail("dtype=int8: this CPU has no int8 dot products (AVX512-VNNI or AVX-VNNI); what it can run is dtype=bf16");
-    if (options.int8_layers != kChosenLayers) use_int8_layers(options.int8_layers, *this);
-  }
+  if (options.dtype == DType::kI8 && options.int8_layers != kChosenLayers) use_int8_layers(options.int8_layers, *this);
   if (spends_measured_errors(options)) spend_budget(options, *this);
   check_weight_memory(options, *this);
 }

@@ -10,7 +10,6 @@
 #include "zoetrope/communicator.h"
 
 #include "base/error.h"
-#include "kernels/gemm/packed.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate.h"
 #include "pipeline/int8_calibration.h"
@@ -471,7 +470,6 @@ ModelOptions within_budget(double budget, const std::filesystem::path& calibrati
 
 // A budget is spent for the guidance that a model is opened for. At 5 a block is off by 0.01 · √(5² + 4²).
 TEST(Model, RefusesGuidanceBeyondTheBudget) {
-  if (kernels::packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
   const TestFolder folder;
   const auto path = recorded_model("wan21_t2v");
   ModelOptions options = within_budget(0.07, calibration_of(path, folder));
@@ -495,7 +493,6 @@ TEST(Model, RefusesGuidanceBeyondTheBudget) {
 }
 
 TEST(Model, EachExpertSpendsTheBudgetForItsGuidance) {
-  if (kernels::packed_layouts(DType::kI8).empty()) GTEST_SKIP() << "this CPU has no int8 dot products";
   const TestFolder folder;
   const auto path = recorded_model("wan22_t2v");
   Request r = request("a red cat");

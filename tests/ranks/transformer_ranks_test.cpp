@@ -13,7 +13,6 @@
 
 #include "comm/rank_test.h"
 #include "comm/testing.h"
-#include "kernels/gemm/packed.h"
 #include "models/wan/transformer/transformer_testing.h"
 #include "parallel/layout.h"
 #include "parallel/shards.h"
@@ -122,7 +121,7 @@ void matches_one(const ModelClass& which, int tensor, const attention::Strategy&
   EXPECT_LE(distance(which, DType::kF32, tensor, strategy, world), kFloat32);
   EXPECT_LE(distance(which, DType::kBF16, tensor, strategy, world), kBf16);
   // Blocks of all classes are alike but for the number of keys.
-  if (std::string_view(which.name) == "t2v" && !kernels::packed_layouts(DType::kI8).empty()) {
+  if (std::string_view(which.name) == "t2v") {
     EXPECT_LE(distance(which, DType::kI8, tensor, strategy, world), kInt8);
   }
 }

@@ -316,9 +316,6 @@ def a_budget_holds_with_any_guidance(folder):
     file = folder / "int8.json"
     measured = subprocess.run([harness.PROGRAM, "int8", MODEL(), "num_timesteps=1", f"int8_calibration={file}"],
                               capture_output=True, text=True)
-    if "no int8 dot products" in measured.stderr:
-        print("this CPU has no int8 dot products")
-        sys.exit(77)
     assert measured.returncode == 0, measured.stderr
     least = measured.stdout.split("budget  blocks that fit\n")[1].splitlines()
     budget = next(line.split()[0] for line in least if line.split()[1] not in ("0", "6"))

@@ -97,7 +97,7 @@ void multiply_rows(const Int8Tile& tile, int64_t rows) {
   alignas(64) int32_t sums[kHalves][kPair * kPair];
   const int64_t steps = ceil_div(tile.terms, kStep);
   const bool whole = tile.terms % kStep == 0;
-  const uint8_t* w = tile.w;
+  const auto* w = static_cast<const uint8_t*>(tile.w);
   if (!whole) {
     const auto bytes = static_cast<size_t>(tile.terms * kColumns);
     std::memcpy(w_copy, tile.w, bytes);
@@ -107,7 +107,7 @@ void multiply_rows(const Int8Tile& tile, int64_t rows) {
   PendingRows before;
   for (int64_t row = 0; row < rows; row += kPair) {
     const int64_t count = std::min(kPair, rows - row);
-    const int8_t* x = tile.x + row * tile.terms;
+    const int8_t* x = static_cast<const int8_t*>(tile.x) + row * tile.terms;
     int64_t stride = tile.terms;
     if (!whole || count % kTile != 0) {
       copy_rows(x, count, tile.terms, x_copy);

@@ -1,8 +1,10 @@
-// Quantisation of x and multiplication of a tile with int8 dot products; included by one short file per instruction
-// set.
+// Quantisation of x and multiplication of a tile of int8 values; included by one short file per instruction set.
 //
 // A tile is 6 rows of x by a panel: its int32 sums stay in registers (24 of 32 with AVX-512, 12 of 16 with 256 bits)
 // over a group, and are added to float32 sums in memory after it.
+//
+// `Products` says how 32 bits of x are multiplied with as many of each column: Term and Weight are the types of their
+// values in memory, add() multiplies and adds. DotProducts are four of bytes (VNNI).
 #pragma once
 
 #include <algorithm>
@@ -31,17 +33,11 @@ Floats permute_fours(Floats x) {
 }
 inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 inline int32_t sum_ints(Ints x) { return _mm512_reduce_add_epi32(x); }
-// Σ of four products each: unsigned bytes of w, signed bytes of x. In assembly, so that a file with int8 products needs
-// no other flags than those with whose code it shares names.
-inline Ints add_dots(Ints sums, Ints w, Ints x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
-  return sums;
-}
 inline Ints largest_magnitudes(Ints most, Floats x) {
   return _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
 }
 inline uint32_t largest_of(Ints x) { return _mm512_reduce_max_epu32(x); }
-inline void store_bytes(int8_t* p, Ints x) {
+inline void store_narrow(int8_t* p, Ints x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x));
 }
 
@@ -68,22 +64,36 @@ uint32_t combined(Ints x, Combine&& combine) {
 inline int32_t sum_ints(Ints x) {
   return static_cast<int32_t>(combined(x, [](uint32_t a, uint32_t b) { return a + b; }));
 }
-inline Ints add_dots(Ints sums, Ints w, Ints x) {
-  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(w), "x"(x));
-  return sums;
-}
 inline Ints largest_magnitudes(Ints most, Floats x) {
   return _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)));
 }
 inline uint32_t largest_of(Ints x) {
   return combined(x, [](uint32_t a, uint32_t b) { return std::max(a, b); });
 }
-inline void store_bytes(int8_t* p, Ints x) {
+inline void store_narrow(int16_t* p, Ints x) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), words);
+}
+inline void store_narrow(int8_t* p, Ints x) {
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
 }
 
 #endif
+
+struct DotProducts {
+  using Term = int8_t;
+  using Weight = uint8_t;
+  // In assembly, so that a file with int8 products needs no other flags than those with whose code it shares names.
+  static Ints add(Ints sums, Ints w, Ints x) {
+#ifdef __AVX512F__
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+#else
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(w), "x"(x));
+#endif
+    return sums;
+  }
+};
 
 // As rotate_group(): a vector of lanes at a time, between registers.
 inline Ints rotate_lanes(const BFloat16* x, float* rotated) {
@@ -147,8 +157,10 @@ inline void convrot(float* x, int64_t terms, int group) {
   for (int64_t i = 0; i < terms; i += simd::kWidth) simd::store(x + i, simd::load(x + i) * simd::set(factor));
 }
 
-inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_t* to, float* scale,
-                           int32_t* correction) {
+template <typename Term>
+void quantise_group(const BFloat16* x, int64_t terms, int rotation, void* quantised, float* scale,
+                    int32_t* correction) {
+  auto* const to = static_cast<Term*>(quantised);
   alignas(64) float values[kInt8Group];
   const int64_t stored = (terms + 3) / 4 * 4, padded = (terms + simd::kWidth - 1) / simd::kWidth * simd::kWidth;
   Ints most;
@@ -164,14 +176,14 @@ inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_
   const Int8Scale scaled = int8_scale(std::bit_cast<float>(largest_of(most)));
   const Floats factor = simd::set(scaled.factor);
   Ints sum = set_ints(0);
-  alignas(64) int8_t bytes[kInt8Group];
-  int8_t* const out = stored == padded ? to : bytes;
+  alignas(64) Term copy[kInt8Group];
+  Term* const out = stored == padded ? to : copy;
   for (int64_t i = 0; i < padded; i += simd::kWidth) {
     const Ints rounded = to_ints(simd::load(values + i) * factor);
     sum = add_ints(sum, rounded);
-    store_bytes(out + i, rounded);
+    store_narrow(out + i, rounded);
   }
-  if (out == bytes) std::memcpy(to, bytes, static_cast<size_t>(stored));
+  if (out == copy) std::memcpy(to, copy, static_cast<size_t>(stored) * sizeof(Term));
   *scale = scaled.scale;
   *correction = static_cast<int32_t>(-128u * static_cast<uint32_t>(sum_ints(sum)));
 }
@@ -180,19 +192,21 @@ inline void quantise_group(const BFloat16* x, int64_t terms, int rotation, int8_
 // then of the next group's w, this one into the L2 cache (into L1 it was up to 2 % slower). Together with an epilogue
 // without branches in its loops, matrix multiplications took 5 to 13 % less time on Emerald Rapids (AVX-512). Three
 // Prefetch objects in one loop took 20 % more time.
-template <int kRows>
+template <typename Products, int kRows>
 void multiply_group(const Int8Tile& t) {
-  constexpr int64_t kStep = 4;  // terms
+  using Term = typename Products::Term;
+  constexpr int64_t kStep = 4 / sizeof(Term);  // terms
   Ints sums[kRows][kTileVectors];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kTileVectors; ++j) sums[i][j] = set_ints(t.corrections[i]);
-  const uint8_t* w = t.w;
-  const int8_t* x = t.x;
+  const auto* w = static_cast<const typename Products::Weight*>(t.w);
+  const auto* x = static_cast<const Term*>(t.x);
+  const Term* const rows = x;
   const auto multiply_until = [&](int64_t term, const void* soon, auto cache) {
     const auto* line = static_cast<const char*>(soon);
-    for (const int8_t* const end = t.x + std::min(term, t.terms); x < end; x += kStep, w += kStep * kPanelColumns) {
+    for (const Term* const end = rows + std::min(term, t.terms); x < end; x += kStep, w += kStep * kPanelColumns) {
       __builtin_prefetch(line, 0, decltype(cache)::value);
       line += Prefetch::kLine;
       Ints columns[kTileVectors];
@@ -200,20 +214,20 @@ void multiply_group(const Int8Tile& t) {
       for (int j = 0; j < kTileVectors; ++j) columns[j] = load_ints(w + j * kStep * simd::kWidth);
 #pragma GCC unroll 6
       for (int i = 0; i < kRows; ++i) {
-        int32_t four;
-        std::memcpy(&four, x + i * t.terms, sizeof four);
-        const Ints value = set_ints(four);
+        int32_t terms;
+        std::memcpy(&terms, x + i * t.terms, sizeof terms);
+        const Ints value = set_ints(terms);
 #pragma GCC unroll 4
-        for (int j = 0; j < kTileVectors; ++j) sums[i][j] = add_dots(sums[i][j], columns[j], value);
+        for (int j = 0; j < kTileVectors; ++j) sums[i][j] = Products::add(sums[i][j], columns[j], value);
       }
     }
   };
   constexpr std::integral_constant<int, Prefetch::kIntoL1> kL1;
   constexpr std::integral_constant<int, Prefetch::kIntoL2> kL2;
   constexpr int64_t kSumLines = kRows * kPanelColumns * static_cast<int64_t>(sizeof(float)) / Prefetch::kLine;
-  const int64_t x_lines = kRows * t.terms / Prefetch::kLine;
+  const int64_t x_lines = kRows * t.terms * static_cast<int64_t>(sizeof(Term)) / Prefetch::kLine;
   multiply_until(kStep * kSumLines, t.to, kL1);
-  multiply_until(kStep * (kSumLines + x_lines), t.x + kRows * t.terms, kL1);
+  multiply_until(kStep * (kSumLines + x_lines), rows + kRows * t.terms, kL1);
   multiply_until(t.terms, t.next, kL2);
   const auto add = [from = t.from, to = t.to, w_scales = t.w_scales, scales = t.scales, &sums](auto first, auto last) {
 #pragma GCC unroll 6
@@ -235,14 +249,17 @@ void multiply_group(const Int8Tile& t) {
   else t.from == nullptr ? add(kYes, kNo) : add(kNo, kNo);
 }
 
-inline void multiply_rows(const Int8Tile& tile, int64_t rows) {
-  constexpr void (*kMultiplyGroup[kTileRows + 1])(const Int8Tile&) = {
-      nullptr,           multiply_group<1>, multiply_group<2>, multiply_group<3>,
-      multiply_group<4>, multiply_group<5>, multiply_group<6>};
+template <typename Products>
+void multiply_rows(const Int8Tile& tile, int64_t rows) {
+  constexpr void (*kMultiplyGroup[kTileRows + 1])(const Int8Tile&) = {nullptr,
+                                                                      multiply_group<Products, 1>,
+                                                                      multiply_group<Products, 2>,
+                                                                      multiply_group<Products, 3>,
+                                                                      multiply_group<Products, 4>,
+                                                                      multiply_group<Products, 5>,
+                                                                      multiply_group<Products, 6>};
   kMultiplyGroup[rows](tile);
 }
-
-constexpr Int8Kernel kInt8Kernel{kPanelColumns, kTileRows, kTileRows, quantise_group, multiply_rows, finish_rows};
 
 }  // namespace ZOETROPE_SIMD
 }  // namespace zoetrope::kernels

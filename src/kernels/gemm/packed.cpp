@@ -27,39 +27,49 @@ std::string layout_text(const PackedMatrix& matrix) {
 
 int64_t whole_tiles(int64_t rows) { return round_up(rows, kTileRows); }
 
-// Rows of x that are multiplied with a widened panel: their sums of one step, 64 columns of float32, share the cache
-// with it.
-constexpr int64_t kMostRows = 2048;
-constexpr int64_t kFewestRows = 192;  // fewer do not repay the widening of a panel
-
-// Items are (panel, block of rows); each thread takes the next one when it is done.
+// Items are (panels, block of rows); each thread takes the next one when it is done.
 struct WorkItems {
-  int64_t panels, row_blocks, rows;  // of every block but the last
-  int64_t count() const { return panels * row_blocks; }
+  int64_t panels = 1, rows = 1;     // of every item but the last ones
+  int64_t columns = 0, blocks = 0;  // how many
+  int64_t count() const { return columns * blocks; }
 };
 
-WorkItems items_of(int64_t m, int64_t panels, int threads) {
-  if (m == 0) return {panels, 0, 0};
-  const auto blocks_of = [&](int64_t most) { return (m + most - 1) / most; };
-  int64_t blocks = blocks_of(kMostRows);
+WorkItems items_of(const PackedKernel& kernel, int64_t m, int64_t n, int threads) {
   constexpr int64_t kItemsPerThread = 4;
-  while (panels * blocks < kItemsPerThread * threads && blocks < blocks_of(kFewestRows)) ++blocks;
-  const int64_t rows = whole_tiles(ceil_div(m, blocks));
-  return {panels, (m + rows - 1) / rows, rows};
+  WorkItems items;
+  if (m == 0) return items;
+  const int64_t panels = ceil_div(n, kernel.columns), wanted = kItemsPerThread * threads;
+  const auto cut = [&](int64_t blocks, int64_t panels_each) {
+    items.panels = panels_each;
+    items.columns = ceil_div(panels, panels_each);
+    items.rows = whole_tiles(ceil_div(m, blocks));
+    items.blocks = ceil_div(m, items.rows);
+  };
+  int64_t blocks = ceil_div(m, kernel.rows), each = std::min(kernel.panels, panels);
+  for (cut(blocks, each); items.count() < wanted && each > 1; cut(blocks, each)) each = ceil_div(each, 2);
+  for (; items.count() < wanted && blocks < ceil_div(m, kernel.fewest_rows); cut(blocks, each)) ++blocks;
+  return items;
 }
 
-struct PanelScratch {
-  int64_t widened = 0, sums = 0;  // floats per thread
-  size_t bytes(int threads) const { return static_cast<size_t>((widened + sums) * threads) * sizeof(float); }
+// How the depth of a panel is divided.
+struct Steps {
+  int64_t count, depth;  // of each but the last
+  Steps(const PackedKernel& kernel, int64_t k) : count(ceil_div(k, kernel.depth)), depth(ceil_div(k, count)) {}
 };
 
-PanelScratch panel_scratch(const PackedMatrix& w, int64_t columns, int64_t rows) {
-  const int64_t steps = (w.k + kMostDepth - 1) / kMostDepth, depth = (w.k + steps - 1) / steps;
-  PanelScratch scratch;
-  if (w.dtype == DType::kBF16) scratch.widened = depth * columns;
-  if (steps > 1) scratch.sums = whole_tiles(rows) * columns;
-  return scratch;
-}
+// Also enough for fewer rows, of which items may have more.
+struct PanelScratch {
+  int64_t widened = 0, sums = 0;  // floats per thread; sums of a panel
+  int64_t panels = 0;
+  PanelScratch(const PackedKernel& kernel, const PackedMatrix& w, int64_t m)
+      : panels(std::min(kernel.panels, ceil_div(w.n, kernel.columns))) {
+    const Steps steps(kernel, w.k);
+    if (w.dtype == DType::kBF16) widened = steps.depth * kernel.columns;
+    if (steps.count > 1) sums = whole_tiles(std::min(kernel.rows, m)) * kernel.columns;
+  }
+  int64_t of_thread() const { return widened + sums * panels; }
+  size_t bytes(int threads) const { return static_cast<size_t>(of_thread() * threads) * sizeof(float); }
+};
 
 Epilogue epilogue_of(Stream& stream, const PackedGemm& g) {
   Epilogue e;
@@ -83,34 +93,61 @@ Epilogue epilogue_of(Stream& stream, const PackedGemm& g) {
   return e;
 }
 
+class Panels {
+ public:
+  Panels(Stream& stream, const PackedGemm& g, const PackedKernel& kernel)
+      : g_(g),
+        kernel_(kernel),
+        steps_(kernel, g.w.k),
+        items_(items_of(kernel, g.x.extent(0), g.w.n, stream.team().size())),
+        scratch_(kernel, g.w, g.x.extent(0)),
+        epilogue_(epilogue_of(stream, g)),
+        memory_(static_cast<float*>(stream.scratch().allocate(scratch_.bytes(stream.team().size())))) {}
+
+  void run(Stream& stream) const {
+    std::atomic<int64_t> next = 0;
+    stream.team().run([&](int thread) {
+      float* const mine = memory_ + scratch_.of_thread() * thread;
+      for (int64_t item = next++; item < items_.count(); item = next++) {
+        const int64_t panel = item / items_.blocks * items_.panels, row = item % items_.blocks * items_.rows;
+        for (int64_t step = 0; step < steps_.count; ++step)
+          for (int64_t i = 0; i < items_.panels && (panel + i) * kernel_.columns < g_.w.n; ++i)
+            multiply(panel + i, row, step, mine, mine + scratch_.widened + i * scratch_.sums);
+      }
+    });
+  }
+
+ private:
+  void multiply(int64_t panel, int64_t row, int64_t step, float* widened, float* sums) const {
+    const int64_t term = step * steps_.depth;
+    PanelWork work;
+    work.x = g_.x.data<float>() + row * g_.x.stride(0) + term;
+    work.x_stride = g_.x.stride(0);
+    work.rows = std::min(items_.rows, g_.x.extent(0) - row);
+    work.panel = g_.w.data + (panel * g_.w.k + term) * kernel_.columns * static_cast<int64_t>(dtype_size(g_.w.dtype));
+    work.dtype = g_.w.dtype;
+    work.depth = std::min(steps_.depth, g_.w.k - term);
+    work.columns = std::min(kernel_.columns, g_.w.n - panel * kernel_.columns);
+    if (scratch_.widened > 0) work.widened = widened;
+    if (scratch_.sums > 0) work.sums = sums;
+    work.first = step == 0;
+    work.last = step + 1 == steps_.count;
+    work.epilogue = moved(epilogue_, row, panel * kernel_.columns);
+    kernel_.panel(work);
+  }
+
+  const PackedGemm& g_;
+  const PackedKernel& kernel_;
+  const Steps steps_;
+  const WorkItems items_;
+  const PanelScratch scratch_;
+  const Epilogue epilogue_;
+  float* const memory_;
+};
+
 void run_panels(Stream& stream, const PackedGemm& g, const PackedKernel& kernel) {
   const Arena::Scope scope(stream.scratch());
-  const int64_t m = g.x.extent(0), columns = kernel.columns;
-  const int threads = stream.team().size();
-  const WorkItems items = items_of(m, (g.w.n + columns - 1) / columns, threads);
-  const PanelScratch scratch = panel_scratch(g.w, columns, items.rows);
-  const Epilogue epilogue = epilogue_of(stream, g);
-  auto* memory = static_cast<float*>(stream.scratch().allocate(scratch.bytes(threads)));
-  const int64_t panel_bytes = columns * g.w.k * static_cast<int64_t>(dtype_size(g.w.dtype));
-  std::atomic<int64_t> next = 0;
-  stream.team().run([&](int thread) {
-    float* mine = memory + (scratch.widened + scratch.sums) * thread;
-    for (int64_t item = next++; item < items.count(); item = next++) {
-      const int64_t panel = item / items.row_blocks, row = item % items.row_blocks * items.rows;
-      PanelWork work;
-      work.x = g.x.data<float>() + row * g.x.stride(0);
-      work.x_stride = g.x.stride(0);
-      work.rows = std::min(items.rows, m - row);
-      work.panel = g.w.data + panel * panel_bytes;
-      work.dtype = g.w.dtype;
-      work.k = g.w.k;
-      work.columns = std::min(columns, g.w.n - panel * columns);
-      if (scratch.widened > 0) work.widened = mine;
-      if (scratch.sums > 0) work.sums = mine + scratch.widened;
-      work.epilogue = moved(epilogue, row, panel * columns);
-      kernel.panel(work);
-    }
-  });
+  Panels(stream, g, kernel).run(stream);
 }
 
 void run_avx512(Stream& stream, const PackedGemm& g) { run_panels(stream, g, packed_kernel_avx512()); }
@@ -134,6 +171,7 @@ void run_int8(Stream& stream, const PackedGemm& g, const Int8Kernel& kernel) {
 void run_amx_int8(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_amx()); }
 void run_vnni512(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni512()); }
 void run_vnni256(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_vnni256()); }
+void run_avx2_int8(Stream& stream, const PackedGemm& g) { run_int8(stream, g, int8_kernel_avx2()); }
 
 // ---- the reference --------------------------------------------------------------------------------------------------
 
@@ -215,8 +253,12 @@ template <PackedLayout kLayout>
 Refusal refuse_int8(const PackedGemm& g) {
   if (g.w.layout != kLayout || g.w.dtype != DType::kI8) return kOtherWeights;
   if (kLayout == PackedLayout::kColumns64 && !cpu_features().avx512_vnni) return "the CPU has no AVX512-VNNI";
-  if (kLayout == PackedLayout::kColumns16 && !cpu_features().avx_vnni) return "the CPU has no AVX-VNNI";
   return {};
+}
+
+Refusal refuse_vnni256(const PackedGemm& g) {
+  if (!cpu_features().avx_vnni) return "the CPU has no AVX-VNNI";
+  return refuse_int8<PackedLayout::kColumns16>(g);
 }
 
 Refusal refuse_amx_int8(const PackedGemm& g) {
@@ -228,7 +270,8 @@ Refusal refuse_amx_int8(const PackedGemm& g) {
 constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
     {"amx_int8", refuse_amx_int8, run_amx_int8},
     {"vnni512", refuse_int8<PackedLayout::kColumns64>, run_vnni512},
-    {"vnni256", refuse_int8<PackedLayout::kColumns16>, run_vnni256},
+    {"vnni256", refuse_vnni256, run_vnni256},
+    {"avx2_int8", refuse_int8<PackedLayout::kColumns16>, run_avx2_int8},
     {"amx_bf16", refuse<PackedLayout::kTiles>, run_amx},
     {"onednn_bf16", refuse<PackedLayout::kOneDnn>, run_onednn},
     {"avx512", refuse<PackedLayout::kColumns64>, run_avx512},
@@ -274,17 +317,13 @@ void check(const PackedGemm& g) {
 
 }  // namespace
 
-PackedLayout packed_layout(DType dtype) {
-  const std::vector<PackedLayout> layouts = packed_layouts(dtype);
-  ZT_CHECK(!layouts.empty(), "this CPU multiplies no {}", dtype_name(dtype));
-  return layouts.front();
-}
+PackedLayout packed_layout(DType dtype) { return packed_layouts(dtype).front(); }
 
 std::vector<PackedLayout> packed_layouts(DType dtype) {
   std::vector<PackedLayout> layouts;
   if (dtype == DType::kI8) {
     if (cpu_features().avx512_vnni) layouts.push_back(PackedLayout::kColumns64);
-    if (cpu_features().avx_vnni) layouts.push_back(PackedLayout::kColumns16);
+    layouts.push_back(PackedLayout::kColumns16);
     return layouts;
   }
   if (cpu_features().avx512) layouts.push_back(PackedLayout::kColumns64);
@@ -322,13 +361,15 @@ size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int thread
   if (w.layout == PackedLayout::kTiles) return bias + amx_packed_scratch_bytes(w, rows, threads);
   if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
   if (w.dtype == DType::kI8) {
-    const size_t vectors = int8_packed_scratch_bytes(w, rows, threads, kTileRows);
-    if (!cpu_features().amx_int8) return bias + vectors;
-    return bias + std::max(vectors, int8_packed_scratch_bytes(w, rows, threads, int8_kernel_amx().rows));
+    const auto bytes = [&](const Int8Kernel& kernel) { return int8_packed_scratch_bytes(w, rows, threads, kernel); };
+    const bool wide = w.layout == PackedLayout::kColumns64;
+    const size_t most = wide ? bytes(int8_kernel_vnni512()) : bytes(int8_kernel_avx2());
+    if (wide && cpu_features().amx_int8) return bias + std::max(most, bytes(int8_kernel_amx()));
+    if (!wide && cpu_features().avx_vnni) return bias + std::max(most, bytes(int8_kernel_vnni256()));
+    return bias + most;
   }
-  const int64_t columns = panel_columns(w.layout);
-  const WorkItems items = items_of(rows, (w.n + columns - 1) / columns, threads);
-  return bias + panel_scratch(w, columns, items.rows).bytes(threads);
+  const PackedKernel& kernel = w.layout == PackedLayout::kColumns64 ? packed_kernel_avx512() : packed_kernel_avx2();
+  return bias + PanelScratch(kernel, w, rows).bytes(threads);
 }
 
 }  // namespace zoetrope::kernels

@@ -35,8 +35,7 @@ struct PackedMatrix {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// The fastest layout for weights of this dtype on this CPU, and all that this CPU can multiply: of I8 none where it has
-// no int8 dot products.
+// The fastest layout for weights of this dtype on this CPU, and all that this CPU can multiply.
 PackedLayout packed_layout(DType dtype);
 std::vector<PackedLayout> packed_layouts(DType dtype);
 // "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype, layout and

@@ -21,8 +21,9 @@ constexpr int64_t kAlignment = 64;
 
 // An item is a block of rows times a few panels. Its sums, and the block's terms of a step, stay in the L2 cache while
 // its panels are read. With all terms in one step and one panel, the block came from the L3 cache for every panel: 8960
-// terms ran at 74 % of the peak, and at 86 so (Zen 4).
-constexpr int64_t kMostRows = 256;  // rounded down to what the kernel takes
+// terms ran at 74 % of the peak, and at 86 so (Zen 4). With 256 rows of int16, 7800 rows took 1.2 times as long as with
+// 128 (Zen 3).
+constexpr int64_t kMostRowBytes = 256;  // of a term; rounded down to rows that the kernel takes
 constexpr int64_t kItemColumns = 256;
 constexpr int64_t kStepGroups = 8;
 
@@ -106,17 +107,18 @@ struct Pass {
   int64_t rows, groups, terms;  // terms as they are stored
   int64_t block_rows;           // of every block but the last
   int64_t largest_block;        // also of fewer rows
-  Pass(const PackedMatrix& w, int64_t all_rows, int threads, int64_t kernel_rows)
-      : groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)) {
+  int64_t term_bytes;           // of x
+  Pass(const PackedMatrix& w, int64_t all_rows, int threads, const Int8Kernel& kernel)
+      : groups(int8_groups(w.k)), terms(int8_stored_terms(w.k)), term_bytes(kernel.term_bytes) {
     constexpr int64_t kItemsPerThread = 4;
-    const int64_t most = kMostRows / kernel_rows * kernel_rows;
+    const int64_t most = kMostRowBytes / kernel.term_bytes / kernel.rows * kernel.rows;
     rows = std::min(kPassBlocks * most, all_rows);
     const int64_t wanted = ceil_div(kItemsPerThread * threads, ceil_div(w.n, kItemColumns));
     const int64_t count = std::clamp(wanted, ceil_div(rows, most), ceil_div(rows, kFewestRows));
-    block_rows = round_up(ceil_div(rows, count), kernel_rows);
-    largest_block = std::min(most, round_up(rows, kernel_rows));
+    block_rows = round_up(ceil_div(rows, count), kernel.rows);
+    largest_block = std::min(most, round_up(rows, kernel.rows));
   }
-  int64_t x_bytes() const { return round_up(rows * terms, kAlignment); }
+  int64_t x_bytes() const { return round_up(rows * terms * term_bytes, kAlignment); }
   int64_t scale_bytes() const { return round_up(rows * groups * static_cast<int64_t>(sizeof(float)), kAlignment); }
   // Of a thread.
   int64_t sums() const { return largest_block * kItemColumns; }
@@ -130,7 +132,7 @@ class Product {
   Product(Stream& stream, const PackedMatrix& w, const Int8Kernel& kernel, const Pass& pass)
       : w_(w), kernel_(kernel), pass_(pass) {
     auto* at = static_cast<std::byte*>(stream.scratch().allocate(pass.bytes(stream.team().size())));
-    x_ = reinterpret_cast<int8_t*>(at);
+    x_ = at;
     scales_ = reinterpret_cast<float*>(at += pass.x_bytes());
     corrections_ = reinterpret_cast<int32_t*>(at += pass.scale_bytes());
     sums_ = reinterpret_cast<float*>(at + pass.scale_bytes());
@@ -157,15 +159,18 @@ class Product {
 
  private:
   // Rows of a group lie side by side: a block reads them in order.
-  int8_t* x_of(int64_t group) const { return x_ + group * kInt8Group * pass_.rows; }
+  std::byte* x_of(int64_t group, int64_t row) const {
+    const int64_t terms = group * kInt8Group * pass_.rows + row * int8_stored_terms(w_.k, group);
+    return x_ + terms * pass_.term_bytes;
+  }
   int64_t at(int64_t group, int64_t row) const { return group * pass_.rows + row; }
 
   void quantise(const TensorView& x, IndexRange rows) const {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const BFloat16* from = x.data<BFloat16>() + row * x.stride(0);
       for (int64_t group = 0; group < pass_.groups; ++group) {
-        const int64_t first = group * kInt8Group, stored = int8_stored_terms(w_.k, group);
-        kernel_.quantise(from + first, std::min(kInt8Group, w_.k - first), w_.rotation, x_of(group) + row * stored,
+        const int64_t first = group * kInt8Group;
+        kernel_.quantise(from + first, std::min(kInt8Group, w_.k - first), w_.rotation, x_of(group, row),
                          scales_ + at(group, row), corrections_ + at(group, row));
       }
     }
@@ -190,15 +195,15 @@ class Product {
       const bool last = group + 1 == pass_.groups;
       Int8Tile tile;
       tile.terms = int8_stored_terms(w_.k, group);
-      tile.w = reinterpret_cast<const uint8_t*>(w) + group * group_bytes;
+      tile.w = w + group * group_bytes;
       if (last) tile.w_scales = panel_scales(w_, w);
       const bool same_panel = group + 1 < groups.end;
-      const uint8_t* const next =
-          tile.w + (same_panel ? group_bytes : panel_bytes - (group - groups.begin) * group_bytes);
+      const auto* const next = static_cast<const uint8_t*>(tile.w) +
+                               (same_panel ? group_bytes : panel_bytes - (group - groups.begin) * group_bytes);
       const int64_t next_bytes_per_row = group_bytes / (rows.end - rows.begin);
       for (int64_t row = rows.begin; row < rows.end; row += kernel_.call_rows) {
         const int64_t count = std::min(kernel_.call_rows, rows.end - row);
-        tile.x = x_of(group) + row * tile.terms;
+        tile.x = x_of(group, row);
         tile.next = next + (row - rows.begin) * next_bytes_per_row;
         tile.scales = scales_ + at(group, row);
         tile.corrections = corrections_ + at(group, row);
@@ -213,7 +218,7 @@ class Product {
   const PackedMatrix& w_;
   const Int8Kernel& kernel_;
   const Pass pass_;
-  int8_t* x_ = nullptr;             // [groups][rows][terms]
+  std::byte* x_ = nullptr;          // [groups][rows][terms]
   float* scales_ = nullptr;         // [groups][rows]
   int32_t* corrections_ = nullptr;  // [groups][rows]
   float* sums_ = nullptr;           // [threads][panels of an item][rows of a block][columns]
@@ -225,15 +230,15 @@ void int8_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w
                       const Int8Kernel& kernel) {
   const int64_t rows = x.extent(0);
   const Arena::Scope scope(stream.scratch());
-  const Pass pass(w, rows, stream.team().size(), kernel.rows);
+  const Pass pass(w, rows, stream.team().size(), kernel);
   Product product(stream, w, kernel, pass);
   for (int64_t first = 0; first < rows; first += pass.rows)
     product.run(stream, x.slice(0, first, std::min(rows, first + pass.rows)), moved(epilogue, first, 0));
 }
 
-size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads, int64_t kernel_rows) {
+size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads, const Int8Kernel& kernel) {
   if (rows == 0) return 0;
-  return Pass(w, rows, threads, kernel_rows).bytes(threads);
+  return Pass(w, rows, threads, kernel).bytes(threads);
 }
 
 std::vector<float> int8_product_reference(const TensorView& x, const PackedMatrix& w) {

@@ -20,9 +20,9 @@ void int8_pack(std::span<const TensorView> stored, IndexRange rows, const Packed
 
 // A group of some rows of x times a panel.
 struct Int8Tile {
-  const int8_t* x = nullptr;  // [rows][terms]
-  int64_t terms = 0;          // a multiple of four
-  const uint8_t* w = nullptr;
+  const void* x = nullptr;  // [rows][terms], as quantise() wrote them
+  int64_t terms = 0;        // a multiple of four
+  const void* w = nullptr;
   // Of each row: its scale, and −128·Σx, which the weights' 128 adds.
   const float* scales = nullptr;
   const int32_t* corrections = nullptr;
@@ -33,25 +33,27 @@ struct Int8Tile {
 };
 
 struct Int8Kernel {
-  int64_t columns;    // of a panel
-  int64_t rows;       // those of a block are a multiple of it
-  int64_t call_rows;  // at most, of a call of multiply(); a multiple of `rows`
-  // A row of x [terms], a multiple of four or the last group's terms, as int8: rotated as a group of such a matrix.
-  void (*quantise)(const BFloat16* x, int64_t terms, int rotation, int8_t* to, float* scale, int32_t* correction);
+  int64_t columns;     // of a panel
+  int64_t rows;        // those of a block are a multiple of it
+  int64_t call_rows;   // at most, of a call of multiply(); a multiple of `rows`
+  int64_t term_bytes;  // of quantised x: int8 or int16
+  // A row of x [terms], a multiple of four or the last group's terms, quantised: rotated as a group of such a matrix.
+  void (*quantise)(const BFloat16* x, int64_t terms, int rotation, void* to, float* scale, int32_t* correction);
   void (*multiply)(const Int8Tile& tile, int64_t rows);
   decltype(PackedKernel::finish) finish;
   // Runs work(argument) on this thread with the tiles that multiply() needs; null: it needs none.
   void (*with_tiles)(void (*work)(void*), void* argument) = nullptr;
 };
+// These run none of the kernel's code but for AMX.
 const Int8Kernel& int8_kernel_amx();
+const Int8Kernel& int8_kernel_avx2();
 const Int8Kernel& int8_kernel_vnni256();
 const Int8Kernel& int8_kernel_vnni512();
 
 // x [M, K] BF16.
 void int8_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
                       const Int8Kernel& kernel);
-// `kernel_rows`: the kernel's `rows`.
-size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads, int64_t kernel_rows);
+size_t int8_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads, const Int8Kernel& kernel);
 
 // x·wᵀ [M, N] by the same arithmetic, term by term.
 std::vector<float> int8_product_reference(const TensorView& x, const PackedMatrix& w);

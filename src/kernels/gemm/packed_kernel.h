@@ -37,29 +37,33 @@ inline Epilogue moved(const Epilogue& from, int64_t rows, int64_t columns) {
 
 constexpr int kTileRows = 6;  // of x; their sums stay in registers: see packed_tile.h
 
-// A panel is multiplied in steps of at most this many of its rows: widened to float32, 64 columns of 2048 are 512 KiB
-// and stay in the L2 cache while they are multiplied with all rows of x.
-constexpr int64_t kMostDepth = 2048;
-
+// Some rows of x times a step of a panel: `depth` terms, the first of which the pointers are to.
 struct PanelWork {
   const float* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0;
-  const void* panel = nullptr;  // [K][columns] F32 or BF16
+  const void* panel = nullptr;  // [depth][columns] F32 or BF16
   DType dtype = DType::kF32;
-  int64_t k = 0;
-  int64_t columns = 0;       // of the panel without its padding
-  float* widened = nullptr;  // [depth][columns of a panel], where dtype is BF16
-  float* sums = nullptr;     // [rows][columns of a panel], where K takes several steps
+  int64_t depth = 0;
+  int64_t columns = 0;             // of the panel without its padding
+  float* widened = nullptr;        // [depth][columns of a panel], where dtype is BF16
+  float* sums = nullptr;           // [rows][columns of a panel], where K takes several steps
+  bool first = true, last = true;  // of the steps
   Epilogue epilogue;
 };
 
+// An item of work is a block of rows times some panels: step by step of the depth, in a step panel by panel.
 struct PackedKernel {
-  int64_t columns;  // of a panel
+  int64_t columns;      // of a panel
+  int64_t depth;        // of a step, at most
+  int64_t rows;         // of an item, at most
+  int64_t fewest_rows;  // fewer do not repay the widening of a panel
+  int64_t panels;       // of an item, at most
   void (*panel)(const PanelWork&);
   // sums [rows, columns], `sums_stride` floats from row to row.
   void (*finish)(const Epilogue&, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns);
 };
+// These run none of the kernel's code.
 const PackedKernel& packed_kernel_avx2();
 const PackedKernel& packed_kernel_avx512();
 

@@ -153,8 +153,8 @@ TEST(PackedGemm, RoundEveryTile) {
         for (const DType dtype : {DType::kF32, DType::kBF16}) check({m, n, k, dtype, dtype});
 }
 
-// Slabs of 512 columns; K in one, two and three steps of at most 2048; several blocks of rows, and passes of
-// 1024.
+// Slabs of 512 columns; K in one, two and three steps of at most 2048, with AVX2 of 256; several blocks of rows (AVX2:
+// of 144), and passes of 1024; with AVX2 items of 16 panels.
 TEST(PackedGemm, RoundEveryBlock) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t n : {511, 512, 513}) check({7, n, 16, dtype, dtype});
@@ -162,6 +162,8 @@ TEST(PackedGemm, RoundEveryBlock) {
     for (const int64_t k : {513, 2049}) check({35, 33, k, dtype, dtype, Ending::kResidual});
     for (const int64_t m : {191, 192, 193, 257, 391, 1023, 1024, 1025, 2049}) check({m, 3, 5, dtype, dtype});
     check({1030, 40, 2060, dtype, dtype, Ending::kGated});
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{145, 273, 513}, {144, 513, 256}, {289, 256, 257}})
+      check({m, n, k, dtype, dtype, Ending::kGated});
     // An activation of many rows may be finished during the next multiplication: none may be left out.
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{1030, 40, 2060}, {77, 130, 72}, {33, 33, 2}})
       check({m, n, k, dtype, dtype, Ending::kPlain, true, Activation::kGeluTanh});
@@ -271,16 +273,25 @@ TEST(PackedGemm, ScratchIsWhatItSays) {
       if (layout == PackedLayout::kOneDnn) continue;  // oneDNN's own scratch is oneDNN's to know
       const Packed packed({&stored, 1}, dtype, layout);
       const Tensor x(operand_dtype(packed.matrix), {c.m, c.k});
-      Stream stream(2);
-      PackedGemm g;
-      g.x = x;
-      g.w = packed.matrix;
-      g.bias = bias;
-      g.gate = gate;
-      g.out = g.residual = out;
-      packed_gemm(stream, g);
-      constexpr size_t kBlock = size_t{1} << 20;  // an arena takes memory in no smaller pieces
-      EXPECT_LE(stream.scratch().reserved(), packed_gemm_scratch_bytes(packed.matrix, c.m, 2) + kBlock);
+      // An arena takes memory in pieces of a MiB or more, so it is given what is stated, and must take no other piece.
+      for (const int64_t m : {c.m, int64_t{145}, int64_t{144}}) {
+        constexpr int kThreads = 8;
+        const size_t stated = packed_gemm_scratch_bytes(packed.matrix, c.m, kThreads);
+        Stream stream(kThreads);
+        {
+          const Arena::Scope scope(stream.scratch());
+          stream.scratch().allocate(stated);
+        }
+        const size_t before = stream.scratch().reserved();
+        PackedGemm g;
+        g.x = x.view().slice(0, 0, m);
+        g.w = packed.matrix;
+        g.bias = bias;
+        g.gate = gate;
+        g.out = g.residual = out.view().slice(0, 0, m);
+        packed_gemm(stream, g);
+        EXPECT_EQ(stream.scratch().reserved(), before) << packed_layout_name(packed.matrix) << " " << m;
+      }
     }
   }
 }

@@ -1,9 +1,10 @@
 // The multiplication of a panel; included by one short file per instruction set.
 //
 // A tile is 6 rows of x by a panel: its sums stay in registers (24 of 32 with AVX-512, 12 of 16 with AVX2) over the
-// whole depth of a step. The panel is streamed from the L2 cache, 6 rows of x are read repeatedly from the L1 cache.
-// Measured, two threads, 1560×512×1536, peak 351 GFLOP/s: 6×64 346; 8×48 347; 14×32 338 (280 with a depth of 256, so
-// that a panel of 32 stays in the L1 cache: sums are loaded and stored too often); oneDNN on panels of 64 312 to 334.
+// whole depth of a step. With AVX-512 the panel is streamed from the L2 cache, with AVX2 it stays in the L1 cache; 6
+// rows of x are read repeatedly from the L1 cache. Measured, two threads, 1560×512×1536, peak 351 GFLOP/s: 6×64 346;
+// 8×48 347; 14×32 338 (280 with a depth of 256, so that a panel of 32 stays in the L1 cache: sums are loaded and stored
+// too often); oneDNN on panels of 64 312 to 334.
 #pragma once
 
 #include "kernels/activation.h"
@@ -104,29 +105,21 @@ inline void finish_rows(const Epilogue& e, const float* sums, int64_t sums_strid
 
 inline void multiply_panel(const PanelWork& w) {
   const Finish finish = finish_of(w.epilogue);
-  const int64_t steps = (w.k + kMostDepth - 1) / kMostDepth, most_depth = (w.k + steps - 1) / steps;
   alignas(64) float tile[kTileRows * kPanelColumns];
-  for (int64_t k = 0; k < w.k; k += most_depth) {
-    const int64_t depth = w.k - k < most_depth ? w.k - k : most_depth;
-    const bool last = k + depth == w.k;
-    const float* panel = static_cast<const float*>(w.panel) + k * kPanelColumns;
-    if (w.dtype == DType::kBF16) {
-      const BFloat16* stored = static_cast<const BFloat16*>(w.panel) + k * kPanelColumns;
-      for (int64_t i = 0; i < depth * kPanelColumns; i += simd::kWidth)
-        simd::store(w.widened + i, simd::load(stored + i));
-      panel = w.widened;
-    }
-    for (int64_t row = 0; row < w.rows; row += kTileRows) {
-      const int64_t rows = w.rows - row < kTileRows ? w.rows - row : kTileRows;
-      float* sums = w.sums == nullptr ? nullptr : w.sums + row * kPanelColumns;
-      kMultiply[rows](depth, w.x + row * w.x_stride + k, w.x_stride, panel, k == 0 ? nullptr : sums,
-                      last ? tile : sums);
-      if (last) finish(moved(w.epilogue, row, 0), tile, kPanelColumns, rows, w.columns);
-    }
+  const float* panel = static_cast<const float*>(w.panel);
+  if (w.dtype == DType::kBF16) {
+    const BFloat16* stored = static_cast<const BFloat16*>(w.panel);
+    for (int64_t i = 0; i < w.depth * kPanelColumns; i += simd::kWidth)
+      simd::store(w.widened + i, simd::load(stored + i));
+    panel = w.widened;
+  }
+  for (int64_t row = 0; row < w.rows; row += kTileRows) {
+    const int64_t rows = w.rows - row < kTileRows ? w.rows - row : kTileRows;
+    float* sums = w.sums == nullptr ? nullptr : w.sums + row * kPanelColumns;
+    kMultiply[rows](w.depth, w.x + row * w.x_stride, w.x_stride, panel, w.first ? nullptr : sums, w.last ? tile : sums);
+    if (w.last) finish(moved(w.epilogue, row, 0), tile, kPanelColumns, rows, w.columns);
   }
 }
-
-constexpr PackedKernel kPackedKernel{kPanelColumns, multiply_panel, finish_rows};
 
 }  // namespace ZOETROPE_SIMD
 }  // namespace zoetrope::kernels

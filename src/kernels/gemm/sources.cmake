@@ -5,6 +5,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   gemm/packed_amx.cpp
   gemm/packed_amx_int8.cpp
   gemm/packed_avx2.cpp
+  gemm/packed_avx2_int8.cpp
   gemm/packed_avx512.cpp
   gemm/packed_int8.cpp
   gemm/packed_onednn.cpp

@@ -78,9 +78,7 @@ TEST(Transformer, ChunksGiveWhatOneChunkGives) {
 // kernels use of the stream's scratch memory.
 TEST(Transformer, TheWorkspaceIsWhatItSays) {
   for (const char* name : {"transformer_odd", "pipelines/wan21_vace"}) {
-    const bool int8 = !kernels::packed_layouts(DType::kI8).empty();
     for (const DType of : {DType::kF32, DType::kBF16, DType::kI8}) {
-      if (of == DType::kI8 && !int8) continue;
       const TransformerConfig config = Model::config_for(of, Model(DType::kF32, name).folder);
       const DType dtype = of == DType::kI8 ? DType::kBF16 : of;
       for (const int64_t tokens : {int64_t{0}, int64_t{1}, kMostChunkRows, kMostChunkRows + 1}) {
@@ -238,7 +236,6 @@ TEST(TransformerWeights, TickAfterEveryTensor) {
 TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
   for (const ModelClass& which : testing::kModelClasses) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
-      if (kernels::packed_layouts(dtype).empty()) continue;
       const Model model(dtype, which.model);
       const TransformerWeights& w = *model.weights;
       int64_t bytes = 0;
