@@ -102,6 +102,7 @@ def generate_runs():
                           "cache_retention_steps=true"],
         "sen": ["cache=sen", "cache_threshold=0.5"],
         "cfg": ["cache=cfg", "cache_interval=2"],
+        "drift": ["cache=drift", "cache_threshold=0.3"],
     }.items():
         runs[f"cache/{name}"] = ("wan21_t2v", 1, False, keys + steps)
         runs[f"cache/{name}/ranks"] = ("wan21_t2v", 2, False, keys + steps + ["attention=ring", "data_parallelism=1"])

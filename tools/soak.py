@@ -107,7 +107,7 @@ class Runs:
         if ranks > 1:
             words += choose(([], ["attention=ring"], ["attention=ulysses"], ["attention=gather"], ["attention=ring", "softmax=fixed_max"],
                              ["kv_exchange_dtype=int8"], ["attention=ring", "data_parallelism=1"]))
-        words += choose(([], [], ["cache=cfg"], ["cache=mag", "cache_ratios=wan2.1_t2v_14b"], ["num_videos=3", "batch_size=2"],
+        words += choose(([], [], ["cache=cfg"], ["cache=mag", "cache_ratios=wan2.1_t2v_14b"], ["cache=drift"], ["num_videos=3", "batch_size=2"],
                          ["keep_weights=all", "num_videos=2"], ["vae_tiling=true"], ["preview=2"]))
         if any(word.startswith("cache=") for word in words):
             words.append("guidance_scale=4")

@@ -80,7 +80,7 @@ struct ModelOptions {
   std::vector<LoraFile> lora_low;   // for the low-noise expert
 
   // Dtype of the transformer's weights and activations: BF16 or F32; I8: BF16, and the matrices of some blocks are
-  // multiplied in int8 (docs/cpu.md). Throws Error on a CPU without the instructions.
+  // multiplied in int8 (docs/cpu.md).
   DType dtype = DType::kBF16;
   // With dtype I8, which blocks: "inner" (all but the first and the last), "all", numbers and ranges ("1-28"), where
   // VACE's control blocks count on behind the model's and a slash divides those of two experts, or "auto": as many as
@@ -89,9 +89,9 @@ struct ModelOptions {
   std::string int8_layers = "inner";
   std::string int8_calibration;  // the file of `zoetrope int8`; empty: zoetrope/int8.json in the user's cache folder
   // How far the velocity of a step, guidance included, may be off that of bf16 (relative L2), for what is chosen by its
-  // error: int8_layers=auto and attention_dtype=int8. The rest is the threshold of a step cache that has none, in its
-  // own measure. A request is refused whose guidance makes more of the error than that for which the model was opened.
-  // Unset: 0.02 of one forward, before guidance, for int8_layers, and the threshold as published.
+  // error: int8_layers=auto and attention_dtype=int8. The rest is the threshold of the drift cache; other step caches
+  // are refused, because nothing says what they spend. So is a request whose guidance makes more of the error than that
+  // for which the model was opened. Unset: 0.02 of one forward, before guidance, for int8_layers.
   std::optional<double> budget;
   DType text_encoder_dtype = DType::kF32;  // F32 or BF16: weights and activations of the text encoder
   DType vae_dtype = DType::kF32;           // likewise of the VAE
@@ -166,8 +166,8 @@ struct Request {
 
   // Steps that reuse what an earlier one computed (docs/caches.md). Unset: as published for the model.
   sampling::StepCacheKind cache = sampling::StepCacheKind::kNone;
-  std::optional<double> cache_threshold;   // mag, tea, sen; 0 reuses nothing
-  std::optional<int64_t> cache_max_skips;  // mag, sen: consecutive steps
+  std::optional<double> cache_threshold;   // not cfg; 0 reuses nothing
+  std::optional<int64_t> cache_max_skips;  // mag, sen, drift: consecutive steps
   std::optional<double> cache_retention;   // mag, sen: share of the first steps that always compute
   std::string cache_ratios;                // mag: a model's name, a file or a list; empty: this model's
   std::string cache_coefficients;          // tea: likewise
@@ -237,6 +237,9 @@ struct StepCacheReport {
   int64_t reused = 0;   // steps
   // Of denoising: with cache_compare measured, else what the reused steps would have taken at the rate of the others.
   double seconds_saved = 0;
+  // Of drift, where it reused something: relative L2 by which a full step that follows reused ones would have been off
+  // with the residual that they reused, the largest; of a batch, of the video that is furthest off.
+  std::optional<double> reuse_error;
   // With cache_compare, relative L2 to the run without the cache: of the final latents, and of every eighth value of
   // the velocity of a step, the furthest off, each from latents of its own run; of the video of which it is most. Steps
   // are those of the first segment; nothing where not all of them were denoised, as in a run that was resumed.

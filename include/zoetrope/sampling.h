@@ -21,10 +21,11 @@ enum class SigmaGrid : uint8_t {
 // What decides which steps reuse the results of earlier ones (docs/caches.md).
 enum class StepCacheKind : uint8_t {
   kNone,
-  kMag,  // MagCache: published ratios of residuals say which steps reuse the last residual of the blocks
-  kTea,  // TeaCache: likewise, by how far the time embedding has moved
-  kSen,  // SenCache: reuses the velocity while latents and timestep are close
-  kCfg,  // FasterCache's guidance: some steps derive the unconditional branch from the conditional one
+  kMag,    // MagCache: published ratios of residuals say which steps reuse the last residual of the blocks
+  kTea,    // TeaCache: likewise, by how far the time embedding has moved
+  kSen,    // SenCache: reuses the velocity while latents and timestep are close
+  kCfg,    // FasterCache's guidance: some steps derive the unconditional branch from the conditional one
+  kDrift,  // reuses the last residual of the blocks, by the error in the velocity that full steps measure
 };
 
 }  // namespace zoetrope::sampling

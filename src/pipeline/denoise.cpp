@@ -456,25 +456,36 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     };
     if (callbacks.cancelled) stop_if_cancelled();
     int64_t layer = 0;
-    const Probe probe = [&](std::string_view tensor, const TensorView& value) {
+    const Probe progress = [&](std::string_view tensor, const TensorView&) {
       if (callbacks.cancelled) stop_if_cancelled();
-      if (setup_.observer) setup_.observer(i, tensor, value);
       constexpr std::string_view kBlock = "block.";
       if (!tensor.starts_with(kBlock) || tensor.find('.', kBlock.size()) != std::string_view::npos) return;
       begin_part(fmt::format("{}, after layer {} of {}", step_, ++layer, layers));
       if (callbacks.layer) callbacks.layer(layer, layers);
     };
+    const Probe probe = [&](std::string_view tensor, const TensorView& value) {
+      if (setup_.observer) setup_.observer(i, tensor, value);
+      progress(tensor, value);
+    };
     const trace::Span span(stream_.lane(), step_.c_str());
     auto begin = trace::Clock::now();
     const sampling::StepDecision decision = decide(i, timestep, latents);
+    const bool measures = reuse_.measures_reuse(i, decision);
+    if (missing_residual_ != nullptr && (measures || decision.work == sampling::StepWork::kReuseResidual)) {
+      compute_full_step_again(progress);
+      layer = 0;
+    }
+    missing_residual_ = nullptr;
+    if (measures) {  // before shards change, with which the residual goes
+      velocity(latents, timestep, {sampling::StepWork::kReuseResidual}, progress);
+      reuse_.keep_reused(velocity_);
+    }
+    const double apart = measures ? std::chrono::duration<double>(trace::Clock::now() - begin).count() : 0;
     if (next_weights_ && decision.work == sampling::StepWork::kFull) {
       const auto change = trace::Clock::now();
       change_shards(*std::exchange(next_weights_, std::nullopt));
       begin += trace::Clock::now() - change;  // which is not the step's
     }
-    if (missing_residual_ != nullptr && decision.work == sampling::StepWork::kReuseResidual)
-      compute_full_step_again(probe);
-    missing_residual_ = nullptr;
     if (setup_.observer) {
       auto work = static_cast<int32_t>(decision.work);
       setup_.observer(i, "work", TensorView(&work, DType::kI32, {1}));
@@ -484,13 +495,14 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
       setup_.observer(i, "input", input_of(latents).slice(0, 0, setup_.plan.videos));
     }
     velocity(latents, timestep, decision, probe);
+    if (measures) reuse_.measure_reuse(velocity_);
     if (setup_.observer) setup_.observer(i, "velocity", velocity_);
     solver->step(i, values(velocity_), values(latents));
     if (setup_.observer) setup_.observer(i, "latents", latents);
     if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
-    reuse_.count(i, decision, seconds);
+    reuse_.count(i, decision, seconds, apart);
     if (setup_.step_timeout) world_.set_timeout(*setup_.step_timeout);
     if (callbacks.step)
       callbacks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});

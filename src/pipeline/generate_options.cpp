@@ -212,8 +212,7 @@ OptionSet describe_options(GenerateOptions& o) {
             "file that `zoetrope int8` wrote; unset: zoetrope/int8.json in the user's cache folder")
       .number("budget", o.budget, {1e-6, 1},
               "largest relative L2 error of the guided velocity against bf16 that int8_layers=auto and "
-              "attention_dtype=int8 may cause; cache=mag or tea without a threshold takes the rest, in its own "
-              "measure; unset: 0.02 before guidance, and the threshold as published")
+              "attention_dtype=int8 may cause; cache=drift takes the rest; unset: 0.02 before guidance")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
@@ -309,11 +308,6 @@ std::array<double, 2> guidance_of(const Request& request) {
   return {request.guidance_scale, request.guidance_scale_2.value_or(request.guidance_scale)};
 }
 
-bool caches_within(const GenerateOptions& o) {
-  const bool adds_up = o.cache == sampling::StepCacheKind::kMag || o.cache == sampling::StepCacheKind::kTea;
-  return adds_up && !o.cache_threshold;
-}
-
 bool spends_measured_errors(const GenerateOptions& o) {
   if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) return true;
   return o.budget && o.strategy.attention_dtype == attention::AttentionDtype::kInt8;
@@ -322,13 +316,23 @@ bool spends_measured_errors(const GenerateOptions& o) {
 void check_budget(const GenerateOptions& o) {
   if (!o.budget) return;
   const bool int8 = o.dtype == DType::kI8, layers = int8 && o.int8_layers == kChosenLayers;
-  if (!spends_measured_errors(o) && !caches_within(o))
+  if (!spends_measured_errors(o) && o.cache == sampling::StepCacheKind::kNone)
     fail(
-        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, attention_dtype=int8, or cache=mag "
-        "or tea without cache_threshold",
+        "budget={}: nothing is chosen by it; set dtype=int8 and int8_layers=auto, attention_dtype=int8, or cache=drift",
         *o.budget);
   if (int8 && !layers)
     fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);
+  check_cache_within_budget(o);
+}
+
+void check_cache_within_budget(const GenerateOptions& o) {
+  using enum sampling::StepCacheKind;
+  if (!o.budget || o.cache == kNone) return;
+  if (o.cache != kDrift)
+    fail("budget={}: what cache={} spends of it is not known; set cache=drift", *o.budget, step_cache_name(o));
+  if (o.cache_threshold)
+    fail("budget={}: decides what cache=drift may spend; leave out cache_threshold={}, or the budget", *o.budget,
+         *o.cache_threshold);
 }
 
 namespace {

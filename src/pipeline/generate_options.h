@@ -66,10 +66,10 @@ std::map<std::string, std::string> changed_settings(const GenerateOptions& optio
 // is one branch.
 std::array<double, 2> guidance_of(const Request& request);
 
-// Whether a budget, where there is one, is what the cache takes for its threshold.
-bool caches_within(const GenerateOptions& options);
-// Throws Error for a budget by which nothing is chosen.
+// Throws Error for a budget by which nothing is chosen, or whose spending nobody measures.
 void check_budget(const GenerateOptions& options);
+// The same for the step cache of a request alone.
+void check_cache_within_budget(const GenerateOptions& options);
 // Whether something is chosen by what `zoetrope int8` measured.
 bool spends_measured_errors(const GenerateOptions& options);
 

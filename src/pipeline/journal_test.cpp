@@ -48,14 +48,29 @@ RunRecord full_record() {
   record.denoise.solver = {5, {2, 1}, {{1.5f, -2}, {0.1f, 1e-30f}}};
   record.denoise.cache = {0.1, 1.0 / 3, -1e-300};
   record.denoise.embedding = {0.25f, -0.5f};
+  record.denoise.reuse_error = 1.0 / 11;
+  record.denoise.largest_reuse_error = 0.2;
   record.denoise.pattern = "CCrCr";
   record.denoise.full_seconds = 1.0 / 7;
   record.denoise.full_step = 3;
   record.denoise.full_latents = counting({2, 3, 1, 2, 2}, 9);
   record.decode = DecodeState{2, 1, 3, 9, 2, 1};
-  record.step_cache = StepCacheReport{"MagCache", "CCr", 1, 0.3, {}, {}};
+  record.step_cache = StepCacheReport{"Drift cache", "CCr", 1, 0.3, 1.0 / 9, {}, {}};
   record.frames = {UINT64_MAX, 0, 12345678901234567890u};
   return record;
+}
+
+// As versions without the drift cache wrote it.
+TEST(RunRecord, NeedsNoErrorsOfReuse) {
+  RunRecord record = full_record();
+  record.denoise.reuse_error = record.denoise.largest_reuse_error = -1;
+  record.step_cache->reuse_error.reset();
+  const std::string bytes = record.to_bytes();
+  EXPECT_EQ(bytes.find("reuse_error"), std::string::npos);
+  const RunRecord read = RunRecord::from_bytes(bytes, "state");
+  EXPECT_LT(read.denoise.reuse_error, 0);
+  EXPECT_LT(read.denoise.largest_reuse_error, 0);
+  EXPECT_FALSE(read.step_cache->reuse_error);
 }
 
 TEST(RunRecord, IsReadAsItWasWritten) {
@@ -73,6 +88,8 @@ TEST(RunRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(read.denoise.solver.counters, wrote.denoise.solver.counters);
   EXPECT_EQ(read.denoise.solver.arrays, wrote.denoise.solver.arrays);
   EXPECT_EQ(read.denoise.cache, wrote.denoise.cache);
+  EXPECT_EQ(read.denoise.reuse_error, 1.0 / 11);
+  EXPECT_EQ(read.denoise.largest_reuse_error, 0.2);
   EXPECT_EQ(read.denoise.embedding, wrote.denoise.embedding);
   EXPECT_EQ(read.denoise.pattern, wrote.denoise.pattern);
   EXPECT_EQ(read.denoise.full_seconds, wrote.denoise.full_seconds);
@@ -86,6 +103,7 @@ TEST(RunRecord, IsReadAsItWasWritten) {
   ASSERT_TRUE(read.step_cache.has_value());
   EXPECT_EQ(read.step_cache->pattern, "CCr");
   EXPECT_EQ(read.step_cache->seconds_saved, 0.3);
+  EXPECT_EQ(read.step_cache->reuse_error, 1.0 / 9);
 }
 
 TEST(RunRecord, AnyFlippedByteAndAnyCutAreRefused) {

@@ -100,6 +100,7 @@ Model Model::open(const std::filesystem::path& folder, const ModelOptions& optio
   static_cast<ModelOptions&>(all) = options;
   all.guidance_scale = usual.guidance_scale;
   all.guidance_scale_2 = usual.guidance_scale_2;
+  all.cache = usual.cache;
   all.model = folder.string();
   return Model(std::make_unique<Impl>(all));
 }

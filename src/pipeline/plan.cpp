@@ -88,8 +88,9 @@ void tokenize_prompts(const std::vector<GenerateOptions>& videos, const ModelFol
 void check_cache_of_batch(const GenerateOptions& o, const RunPlan& plan) {
   const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
   if (plan.videos == 1 || !reuse || reuse == sampling::StepWork::kReuseResidual) return;
-  fail("batch_size={}: the cache that is set works on one video at a time; use batch_size=1, cache=mag or cache=tea",
-       plan.videos);
+  fail(
+      "batch_size={}: the cache that is set works on one video at a time; use batch_size=1, or cache=mag, tea or drift",
+      plan.videos);
 }
 
 sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {

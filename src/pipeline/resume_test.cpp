@@ -162,6 +162,13 @@ INSTANTIATE_TEST_SUITE_P(
                    with_cache(r, sampling::StepCacheKind::kTea, 0.25);
                    r.cache_coefficients = "0,0,0,0,0.1";
                  }},
+        Case{.name = "drift",
+             .ranks = 2,
+             .videos = 2,
+             .change = [](Request& r) { with_cache(r, sampling::StepCacheKind::kDrift, 0.5); }},
+        Case{.name = "drift_two_experts",
+             .model = "wan22_t2v",
+             .change = [](Request& r) { with_cache(r, sampling::StepCacheKind::kDrift, 0.5); }},
         Case{.name = "sen", .ranks = 2, .change = [](Request& r) { with_cache(r, sampling::StepCacheKind::kSen, 2); }},
         Case{.name = "cfg",
              .change =

@@ -91,6 +91,7 @@ void add(const StepCacheReport& more, std::optional<StepCacheReport>& sum) {
   sum->pattern += more.pattern;
   sum->reused += more.reused;
   sum->seconds_saved += more.seconds_saved;
+  sum->reuse_error = std::max(sum->reuse_error, more.reuse_error);
 }
 
 // Phases that begin and end more than once take what their parts take.

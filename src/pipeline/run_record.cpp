@@ -52,12 +52,15 @@ std::string text_of(const RunRecord& r, const json& tensors) {
                  {"full_step", r.denoise.full_step},
                  {"frames", r.frames},
                  {"tensors", tensors}};
+  if (r.denoise.reuse_error >= 0) record["reuse_error"] = r.denoise.reuse_error;
+  if (r.denoise.largest_reuse_error >= 0) record["largest_reuse_error"] = r.denoise.largest_reuse_error;
   if (r.step_cache) {
     const StepCacheReport& report = *r.step_cache;
     record["step_cache"] = {{"name", report.name},
                             {"pattern", report.pattern},
                             {"reused", report.reused},
                             {"seconds_saved", report.seconds_saved}};
+    if (report.reuse_error) record["step_cache"]["reuse_error"] = *report.reuse_error;
   }
   if (r.decode) {
     record["decode"] = {
@@ -80,6 +83,8 @@ void read_text(const std::string& text, const std::string& file, RunRecord& r, s
     record.at("solver_counters").get_to(r.denoise.solver.counters);
     record.at("solver_arrays").get_to(arrays);
     record.at("cache").get_to(r.denoise.cache);
+    if (record.contains("reuse_error")) record.at("reuse_error").get_to(r.denoise.reuse_error);
+    if (record.contains("largest_reuse_error")) record.at("largest_reuse_error").get_to(r.denoise.largest_reuse_error);
     record.at("pattern").get_to(r.denoise.pattern);
     record.at("full_seconds").get_to(r.denoise.full_seconds);
     record.at("reused_seconds").get_to(r.denoise.reused_seconds);
@@ -93,6 +98,7 @@ void read_text(const std::string& text, const std::string& file, RunRecord& r, s
       cache.at("pattern").get_to(report.pattern);
       cache.at("reused").get_to(report.reused);
       cache.at("seconds_saved").get_to(report.seconds_saved);
+      if (cache.contains("reuse_error")) report.reuse_error = cache.at("reuse_error").get<double>();
     }
     if (!record.contains("decode")) return;
     const json& decode = record.at("decode");

@@ -22,7 +22,9 @@ struct DenoiseState {
   // Of a step cache; empty without one.
   std::vector<double> cache;     // what decides
   std::vector<float> embedding;  // of the step before, where it is compared
-  std::string pattern;           // as StepCacheReport has it
+  // Of the drift cache, below 0: none. Of the last full step; as reported.
+  double reuse_error = -1, largest_reuse_error = -1;
+  std::string pattern;  // as StepCacheReport has it
   double full_seconds = 0, reused_seconds = 0;
   int64_t full_step = -1;  // the last step that ran the whole model
   Tensor full_latents;     // as that step found them

@@ -154,7 +154,9 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.previews = o.preview.has_value();
   const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
   size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
-  size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
+  // Those of the last full step; of drift also the velocity that it would have had.
+  if (reuse && reuse != sampling::StepWork::kConditionalOnly)
+    size.kept_latents = o.cache == sampling::StepCacheKind::kDrift ? 2 : 1;
   // The run to compare with takes both branches together.
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded

@@ -16,11 +16,9 @@ namespace {
 
 using sampling::StepCacheKind;
 
-const std::vector<std::pair<std::string, StepCacheKind>> kCaches = {{"none", StepCacheKind::kNone},
-                                                                    {"mag", StepCacheKind::kMag},
-                                                                    {"tea", StepCacheKind::kTea},
-                                                                    {"sen", StepCacheKind::kSen},
-                                                                    {"cfg", StepCacheKind::kCfg}};
+const std::vector<std::pair<std::string, StepCacheKind>> kCaches = {
+    {"none", StepCacheKind::kNone}, {"mag", StepCacheKind::kMag}, {"tea", StepCacheKind::kTea},
+    {"sen", StepCacheKind::kSen},   {"cfg", StepCacheKind::kCfg}, {"drift", StepCacheKind::kDrift}};
 
 constexpr NumberRange kAnyNumber{-1e9, 1e9};
 constexpr size_t kMaxNumbersBytes = size_t{1} << 20;
@@ -32,14 +30,14 @@ struct CacheKey {
   bool (*given)(const GenerateOptions&);
 };
 constexpr CacheKey kKeys[] = {
-    {"cache_threshold", "mag, tea, sen", [](const GenerateOptions& o) { return o.cache_threshold.has_value(); }},
-    {"cache_max_skips", "mag, sen", [](const GenerateOptions& o) { return o.cache_max_skips.has_value(); }},
+    {"cache_threshold", "mag, tea, sen, drift", [](const GenerateOptions& o) { return o.cache_threshold.has_value(); }},
+    {"cache_max_skips", "mag, sen, drift", [](const GenerateOptions& o) { return o.cache_max_skips.has_value(); }},
     {"cache_retention", "mag, sen", [](const GenerateOptions& o) { return o.cache_retention.has_value(); }},
     {"cache_ratios", "mag", [](const GenerateOptions& o) { return !o.cache_ratios.empty(); }},
     {"cache_coefficients", "tea", [](const GenerateOptions& o) { return !o.cache_coefficients.empty(); }},
     {"cache_retention_steps", "tea", [](const GenerateOptions& o) { return o.cache_retention_steps; }},
     {"cache_interval", "cfg", [](const GenerateOptions& o) { return o.cache_interval.has_value(); }},
-    {"cache_compare", "mag, tea, sen, cfg", [](const GenerateOptions& o) { return o.cache_compare; }},
+    {"cache_compare", "mag, tea, sen, cfg, drift", [](const GenerateOptions& o) { return o.cache_compare; }},
 };
 
 void refuse_keys_of_others(const GenerateOptions& o) {
@@ -136,6 +134,13 @@ sampling::CfgCacheSettings cfg_settings(const GenerateOptions& o) {
   return settings;
 }
 
+sampling::DriftCacheSettings drift_settings(const GenerateOptions& o) {
+  sampling::DriftCacheSettings settings;
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
+  settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
+  return settings;
+}
+
 void require_guidance(const GenerateOptions& o, const RunPlan& plan) {
   if (!plan.guided) {
     fail(
@@ -158,11 +163,13 @@ const char* step_cache_name(const GenerateOptions& options) {
 }
 
 void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
-  set.choice("cache", o.cache, kCaches, "step cache: MagCache, TeaCache, SenCache, CFG cache (docs/caches.md)")
+  set.choice("cache", o.cache, kCaches,
+             "step cache: MagCache, TeaCache, SenCache, CFG cache, drift cache (docs/caches.md)")
       .number("cache_threshold", o.cache_threshold, {0, 1000},
-              "how far reused results may be off, as the cache measures it (mag, tea, sen); 0 reuses nothing; unset: "
-              "as published")
-      .integer("cache_max_skips", o.cache_max_skips, {0, 1000}, "consecutive steps that may reuse (mag: 2, sen: 3)")
+              "how far reused results may be off, as the cache measures it (mag, tea, sen, drift); 0 reuses nothing; "
+              "unset: as published, of drift 0.1")
+      .integer("cache_max_skips", o.cache_max_skips, {0, 1000},
+               "consecutive steps that may reuse (mag: 2, sen and drift: 3)")
       .number("cache_retention", o.cache_retention, {0, 1},
               "share of the first steps that always compute (mag: 0.2 of each expert's, sen: 0.3)")
       .text("cache_ratios", o.cache_ratios,
@@ -187,6 +194,7 @@ std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& option
       return std::nullopt;
     case StepCacheKind::kMag:
     case StepCacheKind::kTea:
+    case StepCacheKind::kDrift:
       return sampling::StepWork::kReuseResidual;
     case StepCacheKind::kSen:
       return sampling::StepWork::kReuseVelocity;
@@ -234,9 +242,11 @@ GenerateOptions with_choices(GenerateOptions o, const ModelFolder& model) {
     o.strategy.attention_int8_limit = model.attention_int8_limit;
   if (o.dtype == DType::kI8 && o.int8_layers == kChosenLayers) o.int8_layers = model.int8_layers();
   if (o.budget) {
+    check_cache_within_budget(o);
     const double spent = int8_spent(o, model);
-    // What MagCache and TeaCache add up is the share by which what they reuse is off. Errors add up as squares.
-    if (caches_within(o)) o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
+    // Errors add up as squares.
+    if (o.cache == StepCacheKind::kDrift)
+      o.cache_threshold = std::sqrt(std::max(0.0, *o.budget * *o.budget - spent * spent));
   }
   o.budget.reset();
   o.int8_calibration.clear();
@@ -268,6 +278,8 @@ sampling::StepCacheSettings step_cache_settings(const GenerateOptions& o, const 
       return tea_settings(o, model);
     case StepCacheKind::kSen:
       return sen_settings(o);
+    case StepCacheKind::kDrift:
+      return drift_settings(o);
     default:
       return cfg_settings(o);
   }

@@ -47,6 +47,7 @@ TEST_F(StepCacheKeys, OffByDefault) {
   EXPECT_EQ(step_cache_reuse(with({"cache=tea"})), sampling::StepWork::kReuseResidual);
   EXPECT_EQ(step_cache_reuse(with({"cache=sen"})), sampling::StepWork::kReuseVelocity);
   EXPECT_EQ(step_cache_reuse(with({"cache=cfg"})), sampling::StepWork::kConditionalOnly);
+  EXPECT_EQ(step_cache_reuse(with({"cache=drift"})), sampling::StepWork::kReuseResidual);
 }
 
 TEST_F(StepCacheKeys, MagCacheTakesPublishedRatiosByName) {
@@ -143,6 +144,10 @@ TEST_F(StepCacheKeys, OthersHaveTheirPublishedSettings) {
   EXPECT_EQ(sen.threshold, 0.1);
   EXPECT_EQ(sen.max_skips, 3);
   EXPECT_EQ(sen.retention, 0.3);
+  const auto drift = settings<sampling::DriftCacheSettings>({"cache=drift", "cache_max_skips=2"});
+  EXPECT_EQ(drift.threshold, 0.1);
+  EXPECT_EQ(drift.max_skips, 2);
+  EXPECT_EQ(settings<sampling::DriftCacheSettings>({"cache=drift", "cache_threshold=0.01"}).threshold, 0.01);
   EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg"}).interval, 5);
   EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg", "cache_interval=2", "height=64"}).interval, 2);
   EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg", "height=64"}).height, 64);
@@ -152,7 +157,7 @@ TEST_F(StepCacheKeys, OthersHaveTheirPublishedSettings) {
 }
 
 TEST_F(StepCacheKeys, WhereGuidanceIsOffTheyAreRefused) {
-  for (const char* cache : {"cache=mag", "cache=tea", "cache=sen", "cache=cfg"}) {
+  for (const char* cache : {"cache=mag", "cache=tea", "cache=sen", "cache=cfg", "cache=drift"}) {
     EXPECT_THAT(refusal({cache, "guidance_scale=1"}), AllOf(HasSubstr(cache), HasSubstr("guidance is off")));
     EXPECT_THAT(error_of([&] {
                   plan_run(with({cache, "guidance_scale=4", "guidance_scale_2=1"}), wan22);
@@ -163,7 +168,7 @@ TEST_F(StepCacheKeys, WhereGuidanceIsOffTheyAreRefused) {
 
 TEST_F(StepCacheKeys, KeysOfAnotherCacheAreRefused) {
   EXPECT_THAT(refusal({"cache=sen", "cache_ratios=1,1"}), HasSubstr("cache_ratios: means nothing with cache=sen"));
-  EXPECT_THAT(refusal({"cache=cfg", "cache_threshold=1"}), HasSubstr("it belongs to cache=mag, tea, sen"));
+  EXPECT_THAT(refusal({"cache=cfg", "cache_threshold=1"}), HasSubstr("it belongs to cache=mag, tea, sen, drift"));
   EXPECT_THAT(refusal({"cache_threshold=0.1"}), HasSubstr("means nothing with cache=none"));
   EXPECT_THAT(refusal({"cache_compare=true"}), HasSubstr("means nothing with cache=none"));
   EXPECT_THAT(refusal({"cache=mag", "cache_ratios=1,1", "cache_interval=2"}), HasSubstr("cache_interval"));

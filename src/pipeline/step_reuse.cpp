@@ -9,6 +9,7 @@
 #include "base/words.h"
 #include "tensor/copy_of.h"
 #include "tensor/half.h"
+#include "tensor/relative_l2.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -43,11 +44,15 @@ constexpr char kComputed = 'C', kReused = 'r';
 StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream)
     : world_(world),
       train_timesteps_(static_cast<double>(plan.solver.num_train_timesteps)),
+      steps_(plan.step_count),
       cache_(sampling::make_step_cache(plan.step_count, plan.step_cache)) {
   if (cache_ == nullptr) return;
+  const Shape latents = {plan.videos, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
   if ((cache_->distance() == sampling::StepDistance::kLatents || keeps_residual()) && world.rank() == 0) {
-    reference_ = Tensor(DType::kF32, {plan.videos, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]});
+    reference_ = Tensor(DType::kF32, latents);
   }
+  if (cache_->distance() == sampling::StepDistance::kReuseError && world.rank() == 0)
+    reused_velocity_ = Tensor(DType::kF32, latents);
   if (!branches_apart()) return;
   filter_.emplace(plan.latent[1], plan.latent[2]);
   scratch_.assign(static_cast<size_t>(stream.team().size()), std::vector<double>(filter_->scratch_size()));
@@ -55,6 +60,7 @@ StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& str
 
 double StepReuse::moved(const TensorView& latents, const EmbedTime& embed) {
   if (cache_->distance() == sampling::StepDistance::kNone) return 0;
+  if (cache_->distance() == sampling::StepDistance::kReuseError) return reuse_error_;
   if (cache_->distance() == sampling::StepDistance::kLatents) return root_mean_square(latents, reference_);
   std::vector<double> now = doubles(embed(cache_->distance()));
   const double change = embedding_.empty() ? 0 : relative_l1(now, embedding_);
@@ -102,12 +108,34 @@ void StepReuse::add_conditional(Stream& stream, const TensorView& conditional, D
   });
 }
 
-void StepReuse::count(int64_t step, const sampling::StepDecision& decision, double seconds) {
+bool StepReuse::measures_reuse(int64_t step, const sampling::StepDecision& decision) const {
+  if (cache_ == nullptr || cache_->distance() != sampling::StepDistance::kReuseError) return false;
+  const bool other_expert = full_step_ < steps_.first_expert && step >= steps_.first_expert;
+  return decision.work == sampling::StepWork::kFull && full_step_ >= 0 && !other_expert;
+}
+
+void StepReuse::keep_reused(const TensorView& velocity) {
+  if (reused_velocity_) std::memcpy(reused_velocity_.view().raw(), velocity.raw(), velocity.bytes());
+}
+
+void StepReuse::measure_reuse(const TensorView& velocity) {
+  if (!reused_velocity_) return;
+  reuse_error_ = 0;
+  for (int64_t video = 0; video < velocity.extent(0); ++video) {
+    const auto of = [video](const TensorView& all) { return all.slice(0, video, video + 1); };
+    reuse_error_ = std::max(reuse_error_, relative_l2(of(reused_velocity_), of(velocity)));
+  }
+  if (!std::isfinite(reuse_error_)) reuse_error_ = -1;  // where runs may go on with what is not finite
+  if (pattern_.ends_with(kReused)) largest_reuse_error_ = std::max(largest_reuse_error_, reuse_error_);
+}
+
+void StepReuse::count(int64_t step, const sampling::StepDecision& decision, double seconds, double apart) {
   const bool full = decision.work == sampling::StepWork::kFull;
   if (full) full_step_ = step;
   pattern_ += full ? kComputed : kReused;
   reused_ += full ? 0 : 1;
-  (full ? full_seconds_ : reused_seconds_) += seconds;
+  (full ? full_seconds_ : reused_seconds_) += seconds - apart;
+  reused_seconds_ += apart;
 }
 
 std::optional<StepCacheReport> StepReuse::report() const {
@@ -117,6 +145,7 @@ std::optional<StepCacheReport> StepReuse::report() const {
   report.pattern = pattern_;
   report.reused = reused_;
   const auto full = static_cast<double>(static_cast<int64_t>(pattern_.size()) - reused_);
+  if (largest_reuse_error_ >= 0) report.reuse_error = largest_reuse_error_;
   if (full > 0) report.seconds_saved = static_cast<double>(reused_) * full_seconds_ / full - reused_seconds_;
   return report;
 }
@@ -125,6 +154,8 @@ void StepReuse::save(DenoiseState& state) const {
   if (cache_ == nullptr) return;
   state.cache = cache_->state();
   state.embedding.assign(embedding_.begin(), embedding_.end());  // of float32 values
+  state.reuse_error = reuse_error_;
+  state.largest_reuse_error = largest_reuse_error_;
   state.pattern = pattern_;
   state.full_seconds = full_seconds_;
   state.reused_seconds = reused_seconds_;
@@ -136,6 +167,8 @@ void StepReuse::restore(const DenoiseState& state) {
   if (cache_ == nullptr) return;
   cache_->restore(state.cache);
   embedding_.assign(state.embedding.begin(), state.embedding.end());
+  reuse_error_ = state.reuse_error;
+  largest_reuse_error_ = state.largest_reuse_error;
   pattern_ = state.pattern;
   reused_ = std::count(pattern_.begin(), pattern_.end(), kReused);
   full_seconds_ = state.full_seconds;
@@ -158,7 +191,12 @@ std::string step_cache_text(const StepCacheReport& report) {
   } else {
     text += " at the rate of the computed ones";
   }
-  return text + "\n";
+  text += "\n";
+  if (report.reuse_error)
+    text += fmt::format(
+        "Velocity of steps after reused ones: with the same residual off by a relative L2 of {:.3g} at most\n",
+        *report.reuse_error);
+  return text;
 }
 
 }  // namespace zoetrope::pipeline

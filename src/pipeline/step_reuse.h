@@ -41,8 +41,14 @@ class StepReuse {
                         const TensorView& out);
   static void add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out);
 
-  // After each step.
-  void count(int64_t step, const sampling::StepDecision& decision, double seconds);
+  // Whether this step also computes what it would be with the residual of the last full step: first that, which is kept
+  // here, then the step. Both guided velocities are [V, C, T, h, w] F32.
+  bool measures_reuse(int64_t step, const sampling::StepDecision& decision) const;
+  void keep_reused(const TensorView& velocity);
+  void measure_reuse(const TensorView& velocity);
+
+  // After each step. `apart`: seconds of it that the cache alone makes a full step take.
+  void count(int64_t step, const sampling::StepDecision& decision, double seconds, double apart = 0);
   std::optional<StepCacheReport> report() const;  // none without a cache
   // Fills what a state says of the cache, and goes on from there: rank 0's, which is then given to every rank.
   void save(DenoiseState& state) const;
@@ -53,16 +59,20 @@ class StepReuse {
 
   comm::Communicator& world_;
   const double train_timesteps_;
+  const sampling::StepCount steps_;
   std::unique_ptr<sampling::StepCache> cache_;  // of rank 0; the others ask it for its kind only
   std::vector<double> embedding_;               // of the step before
   Tensor reference_;                            // [V, C, T, h, w] F32: the latents of the last full step, on rank 0
   int64_t full_step_ = -1;                      // that step
+  Tensor reused_velocity_;                      // of keep_reused(), on rank 0
+  double reuse_error_ = -1;                     // as StepDistance::kReuseError, on rank 0
+  double largest_reuse_error_ = -1;             // of full steps after reused ones
   std::optional<sampling::FrequencyFilter> filter_;
   std::vector<std::vector<double>> scratch_;  // of each thread
 
   std::string pattern_;
   int64_t reused_ = 0;
-  double full_seconds_ = 0, reused_seconds_ = 0;
+  double full_seconds_ = 0, reused_seconds_ = 0;  // what the cache alone takes is of the latter
 };
 
 // Lines for people, with a line feed at the end.

@@ -50,6 +50,19 @@ def distances_are_those_of_the_dumps(cwd):
 
 
 @test
+def the_drift_cache_says_how_far_reuse_is_off(cwd):
+    """Of one reused step: by less than the step after it, and that by at most twice as much as by then time has gone."""
+    plain, _ = dumped(cwd, "plain")
+    cached, text = dumped(cwd, "cached", "cache=drift", "cache_threshold=0.3", "cache_max_skips=1")
+    first = text.split("steps (")[1].split(")")[0].index("r")  # until then latents are those of the run without a cache
+    off = distance(cached[f"velocity.{first}"], plain[f"velocity.{first}"])
+    (line,) = (line for line in text.splitlines() if line.startswith("Velocity of steps after reused ones"))
+    said = float(line.split("relative L2 of ")[1].split()[0])
+    assert 0 < off <= said <= 4 * off, (off, line, text)
+    assert distance(cached[f"velocity.{first - 1}"], plain[f"velocity.{first - 1}"]) == 0
+
+
+@test
 def a_resumed_run_speaks_of_no_step_that_it_did_not_see(cwd):
     words = ["output=a.gif", "num_inference_steps=200", *CACHE[:2], "cache_threshold=0", "journal=j"]
     assert interrupt(cwd, "Denoise: step 20 of", *words).returncode != 0

@@ -294,7 +294,7 @@ def magcache_reuses_the_steps_that_the_published_curve_says(cwd):
 
 
 CACHES = {"mag": ["cache_ratios=wan2.2_t2v_a14b"], "tea": ["cache_coefficients=1,0", "cache_threshold=2"],
-          "sen": ["cache_threshold=1"], "cfg": []}
+          "sen": ["cache_threshold=1"], "cfg": [], "drift": ["cache_threshold=0.3"]}
 
 
 @test
@@ -524,7 +524,7 @@ refused_option("a_value_that_does_not_parse", ["num_inference_steps=many", "whol
 refused_option("a_value_out_of_range", ["guidance_scale=1000", "0 to 100"], "guidance_scale=1000")
 refused_option("a_height_the_model_cannot_make", ["height=40", "32 and 48"], "height=40")
 refused_option("a_frame_count_the_model_cannot_make", ["num_frames=6", "5 and 9"], "num_frames=6")
-refused_option("an_unknown_cache", ["cache=mga", "none, mag, tea, sen, cfg"], "cache=mga")
+refused_option("an_unknown_cache", ["cache=mga", "none, mag, tea, sen, cfg, drift"], "cache=mga")
 refused_option("a_cache_without_guidance", ["cache=sen", "guidance is off"], "cache=sen", "guidance_scale=1")
 refused_option("a_cache_that_was_not_published_for_the_model", ["no ratios were published", "wan2.1_t2v_14b"],
                "cache=mag")

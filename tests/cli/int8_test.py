@@ -25,15 +25,6 @@ def test(function):
     return function
 
 
-def skip_without_int8(cwd):
-    result = generate(cwd, *INT8, "output=probe.gif")
-    if result.returncode != 0:
-        refused(cwd, result, "dtype=int8", "no int8 dot products", "dtype=bf16")
-        raise harness.Skip("this CPU has no int8 dot products")
-    for file in files_in(cwd):
-        (pathlib.Path(cwd) / file).unlink()
-
-
 def made(cwd, *words, model=None, processes=0):
     folder = pathlib.Path(cwd) / "run"
     folder.mkdir()
@@ -63,7 +54,6 @@ def distance(a, b):
 
 @test
 def ranks_and_ways_to_hold_weights_give_the_same_bits(cwd):
-    skip_without_int8(cwd)
     one, said = made(cwd, *INT8)
     assert "bf16, 2 of 2 blocks multiply in int8" in said, said
     cache = "weight_cache=" + str(pathlib.Path(cwd) / "cache")
@@ -81,7 +71,6 @@ def ranks_and_ways_to_hold_weights_give_the_same_bits(cwd):
 @test
 def wide_layers_over_ranks_are_verified(cwd):
     """Layers of several groups, which are rotated, also where ranks share them."""
-    skip_without_int8(cwd)
     model = harness.configs_only(cwd)
     path = model / "transformer/config.json"
     config = json.loads(path.read_text())
@@ -103,7 +92,6 @@ def wide_layers_over_ranks_are_verified(cwd):
 @test
 def is_near_bf16_and_not_it(cwd):
     """Two blocks of small matrices: a product is off by 1 %, bf16 by up to 1.4 % at the end of a recorded run."""
-    skip_without_int8(cwd)
     exact, bf16, int8 = (last_latents(made(cwd, "deterministic=true", *words)[0])
                          for words in (["dtype=float32"], ["dtype=bf16"], ["dtype=int8", "int8_layers=all"]))
     one_block = last_latents(made(cwd, "deterministic=true", "dtype=int8", "int8_layers=1")[0])
@@ -164,7 +152,6 @@ def rotated(x, group):
 def int8_files_are_multiplied_as_they_are(cwd):
     """Rounded once, in the file: nearer to the file's values than values that are rounded to int8 again. Without ConvRot
     they are rounded again, because activations would not be rotated."""
-    skip_without_int8(cwd)
     for group in (0, 16):
         files, values = quantised_model(cwd, group)
         # Of the first velocity, because guidance and further steps add to what bf16 is off, which hides the difference.
@@ -202,7 +189,6 @@ def apart_by(error):
 @test
 def blocks_are_chosen_within_a_budget(cwd):
     """The errors that `zoetrope int8` prints and stores decide, for the model that they were measured of."""
-    skip_without_int8(cwd)
     file = pathlib.Path(cwd) / "int8.json"
     said_no = functools.partial(refused, cwd, left=("int8.json", "configs"))
     measure = [harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=2", f"int8_calibration={file}"]
@@ -273,15 +259,15 @@ def blocks_are_chosen_within_a_budget(cwd):
     file.with_name("away.json").rename(file)
     (pathlib.Path(cwd) / "c.json").unlink()
     for _ in range(2):  # the second is compared with the first
-        words = ["cache=tea", "cache_coefficients=1,0", "guidance_scale=5", "budget=0.5", "certificate=c.json"]
+        words = ["cache=drift", "guidance_scale=5", "budget=0.5", "certificate=c.json"]
         result = run([harness.PROGRAM, "verify", harness.MODEL, *harness.SMALL, *words], cwd)
         assert result.returncode == 0, result.stderr
     (pathlib.Path(cwd) / "c.json").unlink()
     # What int8 leaves of a budget is the step cache's.
-    cache = ["cache=tea", "cache_coefficients=1,0", "guidance_scale=5"]
+    cache = ["cache=drift", "guidance_scale=5"]
     spent = float(made(cwd, *chosen, f"budget={both}")[1].split("int8 (0-1; predicted ")[1].split(" %")[0]) / 100
     said = made(cwd, *chosen, "budget=0.5", *cache)[1]
-    left = float(said.split("step cache tea, threshold ")[1].split()[0])
+    left = float(said.split("step cache drift, threshold ")[1].split()[0])
     assert abs(left - (0.25 - spent ** 2) ** 0.5) < 0.01, (left, spent, said)
     # Another model, broken and missing files, and keys that mean nothing.
     said_no(generate(cwd, *chosen, "layers=1", "output=a.gif"), "int8_layers=auto", "no errors of the transformer",
@@ -301,11 +287,12 @@ def blocks_are_chosen_within_a_budget(cwd):
     said_no(generate(cwd, "budget=0.1", "output=a.gif"), "budget=0.1", "nothing is chosen by it")
     said_no(generate(cwd, "dtype=int8", "int8_layers=all", "budget=0.1", *cache, "output=a.gif"), "int8_layers=all",
             "not known")
+    said_no(generate(cwd, *chosen, "budget=0.5", "cache=sen", "output=a.gif"), "what cache=sen", "spends of it is not known", "cache=drift")
+    said_no(generate(cwd, *cache, "budget=0.5", "cache_threshold=0.1", "output=a.gif"), "decides what cache=drift", "leave out cache_threshold=0.1")
 
 
 @test
 def each_expert_spends_a_budget_for_its_guidance(cwd):
-    skip_without_int8(cwd)
     file = pathlib.Path(cwd) / "int8.json"
     model = str(pathlib.Path(harness.MODEL).with_name("wan22_t2v"))
     result = run([harness.PROGRAM, "int8", model, "num_timesteps=1", f"int8_calibration={file}", "guidance_scale_2=1"], cwd)
@@ -339,12 +326,11 @@ def each_expert_spends_a_budget_for_its_guidance(cwd):
 
 @test
 def a_journal_holds_what_a_budget_chose(cwd):
-    skip_without_int8(cwd)
     file = pathlib.Path(cwd) / "int8.json"
     assert run([harness.PROGRAM, "int8", harness.MODEL, "num_timesteps=1", f"int8_calibration={file}"], cwd).returncode == 0
     words = [harness.PROGRAM, "generate", harness.MODEL, *harness.SMALL, "seed=5", "num_inference_steps=200", "dtype=int8",
-             "int8_layers=auto", f"int8_calibration={file}", "budget=0.5", "cache=tea", "cache_coefficients=1,0",
-             "cache_threshold=0.1", "cache_threshold=default"]
+             "int8_layers=auto", f"int8_calibration={file}", "budget=0.5", "cache=drift", "cache_threshold=0.1",
+             "cache_threshold=default"]
     assert run([*words, "output=whole.gif"], cwd).returncode == 0
     with harness.Paused(cwd, [*words, "output=rest.gif", "journal=j"]) as paused:
         paused.until("Denoise: step 20 of")
@@ -429,7 +415,6 @@ def attention_is_part_of_a_budget(cwd):
 @test
 def ranks_that_chose_otherwise_are_refused(cwd):
     """Each process reads a file of its own: another choice is another model."""
-    skip_without_int8(cwd)
     if shutil.which("mpirun") is None:
         raise harness.Skip("mpirun is not installed")
     file = pathlib.Path(cwd) / "int8.json"
@@ -452,7 +437,6 @@ def ranks_that_chose_otherwise_are_refused(cwd):
 
 @test
 def bad_words_are_refused(cwd):
-    skip_without_int8(cwd)
     for layers, *words in (("2", "'2'", "blocks 0 to 1"), ("1-", "'1-'"), ("0,,1", "''"), ("-1", "'-1'"), ("1-0", "'1-0'"),
                            ("most", "'most'"), ("", "''"), ("inner", "none of them", "set all")):
         refused(cwd, generate(cwd, "dtype=int8", f"int8_layers={layers}", "output=a.gif"), "int8_layers", *words)

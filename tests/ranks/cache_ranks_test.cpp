@@ -56,6 +56,12 @@ constexpr Cache kCaches[] = {
      [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
     {"cfg", [](pipeline::GenerateOptions& o) { o.cache = sampling::StepCacheKind::kCfg; },
      [](pipeline::GenerateOptions& o) { o.cache_interval = 1; }, false},
+    {"drift",
+     [](pipeline::GenerateOptions& o) {
+       o.cache = sampling::StepCacheKind::kDrift;
+       o.cache_threshold = 0.3;
+     },
+     [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
 };
 
 constexpr const char* kModels[] = {"wan21_t2v", "wan22_t2v"};  // one expert and two
@@ -159,6 +165,8 @@ void ranks_reuse_what_one_reuses(const Cache& cache, const char* model, const La
   if (world.rank() != 0) return;
   ASSERT_TRUE(ours.step_cache && reference.step_cache);
   EXPECT_EQ(ours.step_cache->pattern, reference.step_cache->pattern);
+  EXPECT_EQ(ours.step_cache->reuse_error.has_value(), reference.step_cache->reuse_error.has_value());
+  EXPECT_NEAR(ours.step_cache->reuse_error.value_or(0), reference.step_cache->reuse_error.value_or(0), kFloat32);
   EXPECT_GE(ours.step_cache->reused, 3) << ours.step_cache->pattern;
   EXPECT_LE(ours.step_cache->reused, 12) << ours.step_cache->pattern;
   fmt::print("{} {} n={} data={} U={} R={}: {}, {:.2g} off one rank\n", cache.name, model, world.size(), layout.data,

@@ -12,6 +12,7 @@ struct Make {
   std::unique_ptr<StepCache> operator()(const TeaCacheSettings& s) const { return make_tea_cache(count, s); }
   std::unique_ptr<StepCache> operator()(const SenCacheSettings& s) const { return make_sen_cache(count, s); }
   std::unique_ptr<StepCache> operator()(const CfgCacheSettings& s) const { return make_cfg_cache(count, s); }
+  std::unique_ptr<StepCache> operator()(const DriftCacheSettings& s) const { return make_drift_cache(count, s); }
 };
 
 }  // namespace

@@ -25,6 +25,8 @@ enum class StepDistance : uint8_t {
   kTimeEmbedding,   // mean |e − e′| / mean |e′| of the time embedding, e′ at the step before
   kTimeProjection,  // the same of its projection to the blocks' modulations
   kLatents,         // root mean square of x − x′ over all latents, x′ at the last full step
+  kReuseError,  // relative L2 by which the last full step's guided velocity would have been off with the residual of
+                // the full step before; below 0 where that is not known
 };
 
 // The steps of a run.
@@ -107,9 +109,18 @@ struct CfgCacheSettings {
 };
 std::unique_ptr<StepCache> make_cfg_cache(const StepCount& count, const CfgCacheSettings& settings);
 
+// Measures itself: each full step also computes what its velocity would have been with the residual of the full step
+// before. That error by the time between the two is taken to last, so that it says what later steps may reuse. The last
+// step of an expert is full, so that every residual that was reused is measured at a step still further from it.
+struct DriftCacheSettings {
+  double threshold = 0.1;  // of the error of a step's guided velocity; 0: no step is skipped
+  int64_t max_skips = 3;   // in a row
+};
+std::unique_ptr<StepCache> make_drift_cache(const StepCount& count, const DriftCacheSettings& settings);
+
 // Null without settings.
-using StepCacheSettings =
-    std::variant<std::monostate, MagCacheSettings, TeaCacheSettings, SenCacheSettings, CfgCacheSettings>;
+using StepCacheSettings = std::variant<std::monostate, MagCacheSettings, TeaCacheSettings, SenCacheSettings,
+                                       CfgCacheSettings, DriftCacheSettings>;
 std::unique_ptr<StepCache> make_step_cache(const StepCount& count, const StepCacheSettings& settings);
 
 }  // namespace zoetrope::sampling

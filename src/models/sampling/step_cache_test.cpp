@@ -163,6 +163,39 @@ TEST(SenCache, SumOfDistancesToTheLastFullStep) {
   EXPECT_EQ(letters(), "CCCCCCCCCC");
 }
 
+// Time falls by 0.1 a step. An error of 0.02 measured over one step is one of 0.2 by time; over three steps, after two
+// that were reused, it is a third of that.
+TEST(DriftCache, MeasuredErrorsSayHowLongReuseLasts) {
+  DriftCacheSettings settings;
+  settings.threshold = 0.05;
+  settings.max_skips = 100;
+  const auto letters = [&](const std::function<double(int64_t)>& moved, StepCount count = {10, 10}) {
+    return pattern(*make_drift_cache(count, settings), 10, moved);
+  };
+  const auto always = [](double error) { return [error](int64_t step) { return step < 2 ? -1 : error; }; };
+  EXPECT_EQ(letters(always(0.02)), "CC..C....C");  // 0.02, 0.04; then by 0.02 / 3
+  EXPECT_EQ(letters(always(0.06)), "CCCCCCCCCC");
+  EXPECT_EQ(letters(always(0)), "CC.......C");
+  EXPECT_EQ(letters(always(-1)), "CCCCCCCCCC");
+  EXPECT_EQ(letters([](int64_t step) { return step == 6 || step == 1 ? -1 : 0.02; }, {10, 5}), "CC..CCC..C");
+  EXPECT_EQ(letters([](int64_t step) { return step < 4 ? 0.02 : 0.2; }), "CC..CCCCCC");
+  settings.max_skips = 1;
+  EXPECT_EQ(letters(always(0.02)), "CC.C.C.C.C");
+  EXPECT_EQ(make_drift_cache({10, 10}, settings)->distance(), StepDistance::kReuseError);
+  settings.threshold = 0;
+  EXPECT_EQ(letters(always(0)), "CCCCCCCCCC");
+  EXPECT_EQ(make_drift_cache({10, 10}, settings)->distance(), StepDistance::kNone) << "nothing to measure for";
+}
+
+TEST(DriftCache, GoesOnFromItsState) {
+  const auto one = make_drift_cache({10, 10}, {}), other = make_drift_cache({10, 10}, {});
+  const auto time = [](int64_t step) { return 1 - 0.1 * static_cast<double>(step); };
+  for (int64_t step = 0; step < 3; ++step) one->decide(step, time(step), 0.02);
+  other->restore(one->state());
+  for (int64_t step = 3; step < 10; ++step)
+    EXPECT_EQ(one->decide(step, time(step), 0.02).work, other->decide(step, time(step), 0.02).work) << step;
+}
+
 TEST(CfgCache, SchedulesOfThePublishedSetting) {
   CfgCacheSettings settings;
   // From the third on, four of five steps; not the last two, or of large frames the last tenth.

@@ -380,7 +380,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t own = config.animate() && size.segments > 1 ? size.videos : 1;  // each video's
   const int64_t conditions = condition > 0 ? condition * own + config.in_channels : 0;
   const int64_t control = config.vace() ? config.vace_in_channels : config.animate() ? config.out_channels : 0;
-  const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
+  const int64_t copies = kLatents + size.kept_latents;
   // In a batch the input of each sample.
   const int64_t inputs = size.videos > 1 ? branches * config.in_channels : 0;
   w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies * size.videos + conditions + inputs + control) * kFloat) +

@@ -47,7 +47,7 @@ struct RunSize {
   int64_t reference_images = 0;               // VACE, Animate: each takes a latent frame before the video's
   int64_t timesteps = 0;                      // different values in a step; 0: one per prompt
   bool keeps_residual = false;                // step caches: of the transformer's blocks
-  bool keeps_latents = false;                 // a copy of the latents
+  int64_t kept_latents = 0;                   // copies of the latents
   bool branches_apart = false;                // guidance branches go through the blocks one after another
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   int64_t kv_vector_bytes = 0;  // of a key or value of one head as it travels between ranks; 0: as computed

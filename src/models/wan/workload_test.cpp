@@ -348,8 +348,8 @@ TEST(Workload, StepCachesKeepWhatTheyReuse) {
   const auto workspace = [](const planner::Workload& w) { return w.experts[0].workspace.count(); };
   EXPECT_EQ(workspace(of([](RunSize& s) { s.keeps_residual = true; })) - workspace(plain),
             2 * tokens * width * bf16 + width * f32);
-  EXPECT_EQ(of([](RunSize& s) { s.keeps_latents = true; }).per_rank.count() - plain.per_rank.count(),
-            16 * 2 * 60 * 104 * f32);
+  EXPECT_EQ(of([](RunSize& s) { s.kept_latents = 2; }).per_rank.count() - plain.per_rank.count(),
+            2 * 16 * 2 * 60 * 104 * f32);
   const planner::Workload apart = of([](RunSize& s) { s.branches_apart = true; });
   EXPECT_EQ(workspace(plain) - workspace(apart), tokens * width * bf16);
   EXPECT_EQ(plain.attention.batch, 2);
