@@ -25,8 +25,8 @@ struct Int8ErrorSettings {
 // nothing. A forward for each limit has attention in int8, where the CPU can. A forward in bf16 leaves the residual
 // stream behind each block, a forward in int8 what each block makes of the stream before it. Then every block has a
 // forward in bf16 in which the difference of the two is added behind it, several times over, so that it stands out from
-// what rounding changes; what the velocity is off is divided by that factor. Throws Error where
-// the weights in bf16 do not fit into memory, where a velocity is not finite, and what loading throws.
+// what rounding changes; what the velocity is off is divided by that factor. Throws Error where the weights in
+// bf16 do not fit into memory, where a velocity is not finite, and what loading throws.
 void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSettings& settings);
 
 }  // namespace zoetrope::bench

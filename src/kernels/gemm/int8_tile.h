@@ -261,5 +261,14 @@ void multiply_rows(const Int8Tile& tile, int64_t rows) {
   kMultiplyGroup[rows](tile);
 }
 
+template <typename Products>
+constexpr Int8Kernel kInt8Kernel{.columns = kPanelColumns,
+                                 .rows = kTileRows,
+                                 .call_rows = kTileRows,
+                                 .term_bytes = sizeof(typename Products::Term),
+                                 .quantise = quantise_group<typename Products::Term>,
+                                 .multiply = multiply_rows<Products>,
+                                 .finish = finish_rows};
+
 }  // namespace ZOETROPE_SIMD
 }  // namespace zoetrope::kernels

@@ -50,13 +50,12 @@ void multiply_widened(const Int8Tile& call, int64_t rows) {
 }  // namespace
 
 const Int8Kernel& int8_kernel_avx2() {
-  static constexpr Int8Kernel kKernel{.columns = kPanelColumns,
-                                      .rows = kTileRows,
-                                      .call_rows = 21 * kTileRows,  // all of a block
-                                      .term_bytes = sizeof(WordProducts::Term),
-                                      .quantise = quantise_group<WordProducts::Term>,
-                                      .multiply = multiply_widened,
-                                      .finish = finish_rows};
+  static constexpr Int8Kernel kKernel = [] {
+    Int8Kernel kernel = kInt8Kernel<WordProducts>;
+    kernel.call_rows = 21 * kTileRows;  // all of a block
+    kernel.multiply = multiply_widened;
+    return kernel;
+  }();
   return kKernel;
 }
 

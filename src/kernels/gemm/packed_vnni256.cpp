@@ -4,15 +4,6 @@
 
 namespace zoetrope::kernels {
 
-const Int8Kernel& int8_kernel_vnni256() {
-  static constexpr Int8Kernel kKernel{.columns = kPanelColumns,
-                                      .rows = kTileRows,
-                                      .call_rows = kTileRows,
-                                      .term_bytes = sizeof(DotProducts::Term),
-                                      .quantise = quantise_group<DotProducts::Term>,
-                                      .multiply = multiply_rows<DotProducts>,
-                                      .finish = finish_rows};
-  return kKernel;
-}
+const Int8Kernel& int8_kernel_vnni256() { return kInt8Kernel<DotProducts>; }
 
 }  // namespace zoetrope::kernels
