@@ -1,3 +1,14 @@
+# zoetrope_compile_together(TARGET N [SEPARATE files…]): N files as one, which parses their headers once. SEPARATE files
+# are compiled alone: they define names that others define too. Under a sanitizer all are, so that a file that forgets a
+# header is found there.
+function(zoetrope_compile_together target n)
+  cmake_parse_arguments(TOGETHER "" "" "SEPARATE" ${ARGN})
+  if(NOT ZOETROPE_SANITIZE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${n})
+    set_source_files_properties(${TOGETHER_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # zoetrope_module(NAME SOURCES … [TESTS …] [SEPARATE …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
 #
 # A module is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the modules it
@@ -79,10 +90,7 @@ endfunction()
 # zoetrope_test(NAME SOURCES … LIBRARIES … [SEPARATE files…] [LABEL unit] [THREADS n…] [PROPERTIES …]): a GoogleTest
 # program, each of its tests a ctest of its own with these properties. With THREADS, all rank tests (comm/rank_test.h)
 # with n threads are one ctest, NAME.threadsn, and the rest is NAME.other: for tests that compare with a result which a
-# process computes once.
-#
-# Eight files are compiled as one, which parses their headers once. SEPARATE files are compiled alone: they define names
-# that other files define too.
+# process computes once. SEPARATE as in zoetrope_compile_together().
 function(zoetrope_test name)
   cmake_parse_arguments(TEST "" "LABEL" "SOURCES;SEPARATE;LIBRARIES;PROPERTIES;THREADS" ${ARGN})
   if(NOT TEST_LABEL)
@@ -102,11 +110,7 @@ function(zoetrope_test name)
     target_precompile_headers(zoetrope_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   target_precompile_headers(${name} REUSE_FROM zoetrope_test_headers)
-  if(NOT ZOETROPE_SANITIZE)
-    # Under a sanitizer each alone, so that a file that forgets a header is found there.
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    set_source_files_properties(${TEST_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  endif()
+  zoetrope_compile_together(${name} 8 SEPARATE ${TEST_SEPARATE})
   set(properties LABELS ${TEST_LABEL} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
                  ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES} ${TEST_PROPERTIES})
   if(NOT TEST_THREADS)
