@@ -61,8 +61,7 @@ class DtypeMeter {
       attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size);
     attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
            {.softmax = Softmax::kFixedMax});
-    // Hosts of different CPUs must measure the same cases.
-    if (rank_.least(kernels::FlashAttention::int8_refusal(dtype_).empty() ? 1 : 0) == 1)
+    if (dtype_ == DType::kBF16)
       attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
              {.int8 = true});
     figures_.kernel = AttentionWork(rank_.stream(), dtype_, 1, 1).implementation();

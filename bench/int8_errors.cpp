@@ -14,7 +14,6 @@
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
 #include "io/weights.h"
-#include "kernels/flash_attention/flash_attention.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
@@ -43,10 +42,6 @@ std::map<std::string, size_t, std::less<>> stages_of(const wan::TransformerConfi
   for (size_t i = 0; i < config.vace_layers.size(); ++i)
     stages.emplace(fmt::format("vace.{}.control", i), stages.size());
   return stages;
-}
-
-std::vector<double> attention_limits() {
-  return kernels::FlashAttention::int8_refusal(DType::kBF16).empty() ? kAttentionLimits : std::vector<double>();
 }
 
 // Of a velocity [kBranches, tokens, C], or of what it is off from another, over `unit`.
@@ -144,7 +139,7 @@ class Measurement {
     // The weights of one dtype at a time: together they need half as much memory again.
     with_weights(config_, [&](const Weights& weights) {
       with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
-      for (const double limit : attention_limits()) {
+      for (const double limit : kAttentionLimits) {
         with_forward(weights, {.attention_dtype = attention::AttentionDtype::kInt8, .attention_int8_limit = limit},
                      [&](Forward& forward) {
                        each_timestep([&](size_t t) { at_[t].attention.push_back(error_of_all(forward, t)); });
@@ -297,7 +292,7 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   const Tensor text = text_of(model, settings, stream);
   int64_t total = 0, done = 0;
   for (const pipeline::Expert& expert : model.experts)
-    total += settings.timesteps * (expert.config.block_count() + 4 + std::ssize(attention_limits()));
+    total += settings.timesteps * (expert.config.block_count() + 4 + std::ssize(kAttentionLimits));
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };
@@ -305,7 +300,7 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
     Measurement measurement(model, i, text, settings, stream, count);
     settings.found({pipeline::transformer_identity(model, i),
                     fmt::format("{} of {}", pipeline::expert_name(static_cast<int>(i)), model.folder.string()),
-                    attention_limits(), measurement.run(timesteps_of(model, i, settings))});
+                    kAttentionLimits, measurement.run(timesteps_of(model, i, settings))});
   }
 }
 

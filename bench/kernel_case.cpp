@@ -102,8 +102,7 @@ FlashProblem problem_of(const AttentionData& data, const std::string& dtype) {
 // Implementations that another dtype is for, whatever the machine.
 bool refuses_dtype(const std::string& dtype, const std::string& implementation) {
   if (implementation == kAuto || implementation == "scalar") return false;
-  if (dtype == kInt8 || implementation == "avx512_int8") return (dtype == kInt8) != (implementation == "avx512_int8");
-  return !multiplies(isa_of_kernel(implementation), pipeline::dtype_of(dtype));
+  return !multiplies(isa_of_kernel(implementation), dtype == kInt8 ? DType::kI8 : pipeline::dtype_of(dtype));
 }
 
 class KernelBench {

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 5;
+constexpr int kFormat = 6;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not a machine's: the file was edited or damaged, or others used the cores meanwhile.

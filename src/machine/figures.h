@@ -18,7 +18,7 @@ struct DtypeRates {
   double attention = 0;            // one block with online softmax …
   int64_t attention_tokens = 0;    // … with this many queries and keys
   double fixed_max_gain = 1;       // … and how many times as fast it is with fixed-max softmax
-  double int8_attention_gain = 1;  // … and in int8; 1 where the CPU has no such kernel
+  double int8_attention_gain = 1;  // … and in int8
   double convolution = 0;          // of the VAE
 };
 

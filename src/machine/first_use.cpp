@@ -112,17 +112,16 @@ class Meter {
     }
     {
       const double deadline = budget_.deadline(kAttentionShare + kPeakWindow);
-      const bool attends_in_int8 = kernels::FlashAttention::int8_refusal(dtype).empty();
       peak(isa, rates);
       rates.attention_tokens = fits(kAttentionTokens, deadline, [&](int64_t tokens) {
-        return (attends_in_int8 ? 3 : 2) * AttentionWork::flop(stream_.team().size(), tokens, tokens);
+        return (bf16 ? 3 : 2) * AttentionWork::flop(stream_.team().size(), tokens, tokens);
       });
       const int64_t tokens = rates.attention_tokens;
       AttentionWork online(stream_, dtype, tokens, tokens);
       AttentionWork fixed(stream_, dtype, tokens, tokens, {.softmax = kernels::Softmax::kFixedMax});
       std::vector<std::function<double()>> works{[&] { return online.attend(); }, [&] { return fixed.attend(); }};
       std::optional<AttentionWork> int8;
-      if (attends_in_int8) {
+      if (bf16) {
         int8.emplace(stream_, dtype, tokens, tokens, AttentionVariant{.int8 = true});
         works.emplace_back([&] { return int8->attend(); });
       }

@@ -279,7 +279,7 @@ TEST_F(FirstUseTest, EveryFigureIsFound) {
   EXPECT_TRUE(recall(path(), this_machine())) << "all within bounds";
   EXPECT_NE(figures.bf16.int8_gain, 1);
   EXPECT_EQ(figures.float32.int8_gain, 1);
-  EXPECT_EQ(figures.bf16.int8_attention_gain == 1, !kernels::FlashAttention::int8_refusal(DType::kBF16).empty());
+  EXPECT_NE(figures.bf16.int8_attention_gain, 1);
   EXPECT_EQ(figures.float32.int8_attention_gain, 1);
 }
 

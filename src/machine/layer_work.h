@@ -106,7 +106,7 @@ class Convolutions {
 struct AttentionVariant {
   kernels::Softmax softmax = kernels::Softmax::kOnline;
   int64_t tile_rows = 0;  // of queries; 0: as a run on this machine has them
-  bool int8 = false;      // multiplied in int8, where FlashAttention::int8_refusal() is empty
+  bool int8 = false;      // of bf16, multiplied in int8
 };
 
 // One block of attention with at least two heads and at least one per thread.

@@ -33,8 +33,8 @@ constexpr IsaEntry kIsas[] = {
      avx512_vnni_multiply_adds},
     {Isa::kAvxVnni, "avx_vnni", 64, DType::kI8, [] { return kernels::cpu_features().avx_vnni; },
      avx_vnni_multiply_adds},
-    {Isa::kAvx2Int8, "avx2_int8", 128, DType::kI8,
-     [] { return !kernels::cpu_features().avx_vnni && !kernels::cpu_features().avx512_vnni; }, avx2_int8_multiply_adds},
+    {Isa::kAvx2Int8, "avx2_int8", 128, DType::kI8, [] { return kernels::cpu_features().avx2; },
+     avx2_int8_multiply_adds},
     {Isa::kAmxBf16, "amx_bf16", 16384, DType::kBF16, [] { return kernels::cpu_features().amx_bf16; },
      amx_bf16_multiply_adds},
     {Isa::kAvx512Bf16, "avx512_bf16", 64, DType::kBF16, [] { return kernels::cpu_features().avx512_bf16; },
@@ -128,9 +128,11 @@ Isa isa_of_kernel(std::string_view implementation) {
   }
   if (implementation == "scalar") return Isa::kAvx2;
   if (implementation == "avx512_int8") return Isa::kAvx512Vnni;
+  if (implementation == "avx_vnni_int8") return Isa::kAvxVnni;
+  if (implementation == "avx2_int8") return Isa::kAvx2Int8;
   fail(
-      "there is no peak for an implementation '{}'; there are: avx512_int8, amx_bf16, avx512_bf16, avx512, avx2, "
-      "scalar",
+      "there is no peak for an implementation '{}'; there are: avx512_int8, avx_vnni_int8, avx2_int8, amx_bf16, "
+      "avx512_bf16, avx512, avx2, scalar",
       implementation);
 }
 

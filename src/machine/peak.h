@@ -22,7 +22,7 @@ enum class Isa : uint8_t {
   kAmxInt8,     // tdpbsud: 16 × 16 × 64 int8 products into 16 × 16 int32 sums
   kAvx512Vnni,  // vpdpbusd: 64 int8 products into 16 int32 sums
   kAvxVnni,     // the same, 32 into 8
-  kAvx2Int8,    // vpmaddwd and vpaddd: 16 products of int16 into 8 int32 sums; available where the others are not
+  kAvx2Int8,    // vpmaddwd and vpaddd: 16 products of int16 into 8 int32 sums
 };
 
 std::vector<Isa> all_isas();            // of each dtype the fastest first

@@ -29,7 +29,7 @@ struct BranchNorms {
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
-  // Of attention_int8_limit, descending; empty where the CPU had no int8 for attention.
+  // Of attention_int8_limit, descending; may be empty.
   std::vector<double> attention_limits = {};
   struct At {
     double timestep = 0;

@@ -7,20 +7,11 @@
 
 #include "attention_case.h"
 #include "comm/rank_test.h"
-#include "kernels/flash_attention/flash_attention.h"
 #include "parallel/test_program.h"
 #include "tensor/half.h"
 
 namespace zoetrope::attention::testing {
 namespace {
-
-bool is_refused() {
-  kernels::FlashProblem problem;
-  problem.head_dim = 16;
-  problem.dtype = DType::kBF16;
-  problem.int8 = true;
-  return !kernels::FlashAttention::refusal(problem, "avx512_int8").empty();
-}
 
 // Elements are in [-2, 2): a score is as large as 4/3 on average, and rounding moves it by at most √2·2^-7 of that, if
 // a row's largest element is at most 3.5 of its size (kernels/flash_attention/int8_attention_test.cpp). So is o. Values
@@ -55,7 +46,6 @@ void expect_near_reference(comm::Communicator& comm, const Case& whole, Strategy
 }
 
 void run_topology(comm::Communicator& comm, int ulysses, int ring) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   uint64_t seed = 1;
   for (const auto& [batch, tokens, heads, head_dim] :
        {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 167, ulysses + 1, 128},
@@ -73,7 +63,6 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
 }
 
 void run_gather(comm::Communicator& comm) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   expect_near_reference(comm, make_case(1, 167, 2, 128, 7), {.layout = {.gather = comm.size()}});
 }
 
@@ -93,7 +82,6 @@ const bool kRegistered = [] {
 
 // Whoever computes a head has all its queries and keys: the same mean, the same sample, the same bits.
 TEST(Int8AttentionOverRanks, SharedHeadsGiveTheSameBits) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   const Case whole = make_case(1, 331, 7, 40, 5);
   for (const Softmax softmax : parallel::kSoftmaxes) {
     Strategy strategy{.layout = {.ulysses = 1, .ring = 1},
@@ -112,7 +100,6 @@ TEST(Int8AttentionOverRanks, SharedHeadsGiveTheSameBits) {
 // A head that int8 would move too far is as without it, and counted. Here queries are long along an axis that
 // keys do not have: every rounding of a key counts a hundred times, and no score grows.
 TEST(Int8AttentionOverRanks, CoarseHeadsAreAsComputed) {
-  if (is_refused()) GTEST_SKIP() << "this CPU has no AVX512-VNNI";
   Case whole({1, 300, 3, 64, DType::kBF16}, 3);
   for (int64_t s = 0; s < 300; ++s) {
     whole.q.data<BFloat16>()[(s * 3 + 1) * 64] = to_bfloat16(150);

@@ -1,164 +1,74 @@
-// One query tile against all packed keys in int8, on AVX512-VNNI: both products are sums of four products of bytes.
-// What the bytes stand for is in int8_attention.h. Structured as vector_tile.h, but for the weights:
-//  - The weights of a row and a panel of keys are divided by the largest of them, which becomes 255. So the maximum of
-//    the panel is taken while the scores are in registers, those of four rows in one tree.
-//  - What weights were divided by is a factor of the row and panel. It alone holds the row's reference: where lazy
-//    softmax raises that, factors are computed again, and weights stay as they are.
-//  - Sums over the keys of a panel are int32. They become float32 and are multiplied by their factors, and those of a
-//    key tile are multiplied by the values' scales.
+// The int8 tile on AVX512-VNNI: both products are sums of four products of bytes. The maximum of a panel of keys is
+// taken while the scores are in registers, those of four rows in one tree.
 #include "kernels/flash_attention/avx512_common.h"
-#include "kernels/flash_attention/exp2_coefficients.h"
-#include "kernels/flash_attention/int8_panel.h"
+#include "kernels/flash_attention/int8_vector_tile.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-using Isa = Avx512Vectors;
-using Vec = __m512;
-using Ints = __m512i;
-constexpr int kLanes = Isa::kLanes;
-constexpr int kTerms = 4;  // of a product of 32-bit lanes
-constexpr int kRows = 4;
-constexpr int kVectors = 4;
-constexpr int kValueVectors = 4;
-constexpr int kPanelKeys = kLanes * kVectors;
-static_assert(kPanelKeys == kInt8PanelKeys && kLanes == kInt8ValueLanes);
-constexpr int kPanelSteps = kPanelKeys / kTerms;
+struct Avx512Int8 : Avx512Vectors {
+  using Ints = __m512i;
+  static constexpr int kTerms = 4;  // of a product of 32-bit lanes
+  static constexpr int kRows = 4;
+  static constexpr int kValueVectors = 4;
+  static constexpr int value_rows(int vectors) { return vectors <= 2 ? 8 : 4; }
 
-struct Bytes {
-  using Operand = Ints;
-  static constexpr int kLanes = Isa::kLanes, kPair = kTerms;
-  static ZT_FLASH_INLINE Operand operand(const void* x) { return _mm512_loadu_si512(x); }
-  static ZT_FLASH_INLINE Operand broadcast(const void* x) {
-    int32_t four;
-    __builtin_memcpy(&four, x, sizeof(four));
-    return _mm512_set1_epi32(four);
+  struct Bytes {
+    using Operand = Ints;
+    static constexpr int kLanes = Avx512Vectors::kLanes, kPair = kTerms;
+    static ZT_FLASH_INLINE Operand operand(const void* x) { return _mm512_loadu_si512(x); }
+    static ZT_FLASH_INLINE Operand broadcast(const void* x) {
+      int32_t four;
+      __builtin_memcpy(&four, x, sizeof(four));
+      return _mm512_set1_epi32(four);
+    }
+    // sum + unsigned · signed. Of the intrinsic GCC 12 makes a copy of every sum at every step, and keeps some in
+    // memory.
+    static ZT_FLASH_INLINE Ints add_fours(Ints sum, Ints unsigned_bytes, Ints signed_bytes) {
+      asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
+      return sum;
+    }
+  };
+  // Signed queries, keys that are unsigned because 128 was added.
+  struct ScoreProducts : Bytes {
+    using Element = int8_t;
+    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints query, Ints keys) { return add_fours(sum, keys, query); }
+  };
+  // Unsigned weights, signed values.
+  struct ValueProducts : Bytes {
+    using Element = uint8_t;
+    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints weight, Ints values) { return add_fours(sum, weight, values); }
+  };
+
+  static ZT_FLASH_INLINE Ints set_ints(int32_t x) { return _mm512_set1_epi32(x); }
+  static ZT_FLASH_INLINE Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) {
+    Vec all[1] = {set1(x)};
+    exp2_of<5>(all, kExp2Degree5);
+    return _mm512_cvtss_f32(all[0]);
   }
-  // sum + unsigned · signed. Of the intrinsic GCC 12 makes a copy of every sum at every step, and keeps some in memory.
-  static ZT_FLASH_INLINE Ints add_fours(Ints sum, Ints unsigned_bytes, Ints signed_bytes) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
-    return sum;
+
+  // Rounds the weights of a panel to bytes, in the order of int8_step_key(). Returns their sums by fours.
+  static ZT_FLASH_INLINE Ints store_weights(uint8_t* to, const Vec (&p)[4]) {
+    const Ints low = _mm512_packs_epi32(_mm512_cvtps_epi32(p[0]), _mm512_cvtps_epi32(p[1]));
+    const Ints high = _mm512_packs_epi32(_mm512_cvtps_epi32(p[2]), _mm512_cvtps_epi32(p[3]));
+    const Ints bytes = _mm512_packus_epi16(low, high);
+    _mm512_storeu_si512(to, bytes);
+    return sum_of(bytes);
   }
-};
-// Signed queries, keys that are unsigned because 128 was added.
-struct ScoreProducts : Bytes {
-  using Element = int8_t;
-  static ZT_FLASH_INLINE Ints dot(Ints sum, Ints query, Ints keys) { return add_fours(sum, keys, query); }
-};
-// Unsigned weights, signed values.
-struct ValueProducts : Bytes {
-  using Element = uint8_t;
-  static ZT_FLASH_INLINE Ints dot(Ints sum, Ints weight, Ints values) { return add_fours(sum, weight, values); }
+  static ZT_FLASH_INLINE Ints panel_sums(const uint8_t* weights) { return sum_of(_mm512_loadu_si512(weights)); }
+  static ZT_FLASH_INLINE Ints sum_of(Ints bytes) {
+    return _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, _mm512_set1_epi8(1));
+  }
 };
 
-class Int8Tile {
+class Avx512Int8Tile : public Int8VectorTile<Avx512Int8, Avx512Int8Tile> {
+  using Isa = Avx512Int8;
+  static constexpr int kVectors = 4;
+  static_assert(kPanelKeys == kLanes * kVectors);
+
  public:
-  static constexpr TileShape kShape = {DType::kI8, kLanes, kTerms, kPanelKeys, kValueVectors, kRows, 1, 1};
-
-  static void fold(const TileTask& task) {
-    Int8Tile tile(task);
-    const bool bias = task.bias != nullptr;
-    switch (task.softmax) {
-      case TileSoftmax::kLazy:
-        return bias ? tile.run<TileSoftmax::kLazy, true>() : tile.run<TileSoftmax::kLazy, false>();
-      case TileSoftmax::kExact:
-        return bias ? tile.run<TileSoftmax::kExact, true>() : tile.run<TileSoftmax::kExact, false>();
-      case TileSoftmax::kFixed:
-        return tile.run<TileSoftmax::kFixed, false>();
-      case TileSoftmax::kFixedExponent:
-        return tile.run<TileSoftmax::kFixedExponent, false>();
-    }
-  }
-
- private:
-  explicit Int8Tile(const TileTask& task)
-      : t_(task),
-        key_tile_(task.key_tile),
-        weight_stride_(task.key_tile + kWeightPadding),
-        steps_(kShape.steps(task.head_dim)),
-        padded_rows_((task.rows + kRows - 1) / kRows * kRows),
-        vectors_((task.head_dim + kLanes - 1) / kLanes),
-        weights_(static_cast<uint8_t*>(task.scratch.weights)),
-        tops_(task.scratch.panels),
-        factors_(tops_ + key_tile_ / kPanelKeys * task.weight_rows),
-        weight_sums_(factors_ + key_tile_ / kPanelKeys * task.weight_rows) {}
-
-  static constexpr bool is_fixed(TileSoftmax softmax) {
-    return softmax == TileSoftmax::kFixed || softmax == TileSoftmax::kFixedExponent;
-  }
-
-  template <TileSoftmax kSoftmax, bool kBias>
-  void run() {
-    load_state<kSoftmax>();
-    for (int64_t first = 0; first < t_.key_count; first += key_tile_) {
-      const int64_t keys = t_.key_count - first < key_tile_ ? t_.key_count - first : key_tile_;
-      score_tile<kSoftmax, kBias>(first, keys);
-      check_tile<kSoftmax>(keys);
-      apply_values(first, keys);
-      fresh_ = false;
-    }
-    store_state<kSoftmax>();
-  }
-
-  // ---- state ----
-
-  // Inside, scores and references of a row are without the q·k̄ that is left out of its products.
-  template <TileSoftmax kSoftmax>
-  void load_state() {
-    fresh_ = t_.m[0] == kReferenceNoKeys;
-    for (int64_t r = 0; r < padded_rows_; ++r) {
-      const int64_t row = r < t_.rows ? r : t_.rows - 1;
-      if constexpr (!is_fixed(kSoftmax)) {
-        t_.scratch.minus_m[r] = t_.q_offsets[row] - t_.m[row];
-      } else {
-        t_.scratch.minus_m[r] = r < t_.rows ? t_.q_offsets[row] + t_.scratch.minus_m[r] : t_.scratch.minus_m[row];
-      }
-      float* sum = t_.scratch.sums + r * kLanes;
-      Isa::store(sum, Isa::set1(0));
-      Isa::store(t_.scratch.tile_sums + r * kLanes, Isa::set1(0));
-      sum[0] = fresh_ ? 0.0f : t_.l[row];
-    }
-  }
-
-  template <TileSoftmax kSoftmax>
-  void store_state() {
-    for (int64_t r = 0; r < t_.rows; ++r) {
-      t_.m[r] = t_.q_offsets[r] - t_.scratch.minus_m[r];
-      if constexpr (kSoftmax == TileSoftmax::kFixedExponent) t_.m[r] -= t_.exponent[r];
-      t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
-    }
-  }
-
-  // ---- scores and weights ----
-
-  ZT_FLASH_INLINE const int8_t* query(int64_t row) const {
-    return static_cast<const int8_t*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
-  }
-  ZT_FLASH_INLINE uint8_t* weights(int64_t row) const { return weights_ + row * weight_stride_; }
-  ZT_FLASH_INLINE const int8_t* key_panel(int64_t first_key) const {
-    return static_cast<const int8_t*>(t_.keys) + first_key * int8_key_bytes(steps_);
-  }
-  ZT_FLASH_INLINE const char* value_tile(int64_t first_key) const {
-    return static_cast<const char*>(t_.values) + first_key / key_tile_ * int8_value_tile_bytes(key_tile_, channels());
-  }
-  ZT_FLASH_INLINE int64_t channels() const { return vectors_ * kLanes; }
-  ZT_FLASH_INLINE float* tops(int64_t panel) const { return tops_ + panel * t_.weight_rows; }
-  ZT_FLASH_INLINE float* factors(int64_t panel) const { return factors_ + panel * t_.weight_rows; }
-
-  template <TileSoftmax kSoftmax, bool kBias>
-  void score_tile(int64_t first, int64_t keys) {
-    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
-      const int64_t valid = keys - panel;
-      const bool reference = kSoftmax == TileSoftmax::kLazy && fresh_ && panel == 0;
-      const void* next = valid > kPanelKeys ? static_cast<const void*>(key_panel(first + panel + kPanelKeys))
-                                            : static_cast<const void*>(value_tile(first));
-      if (valid < kPanelKeys) {
-        score_panel<kSoftmax, kBias, true>(first, panel, valid, reference, next);
-      } else {
-        score_panel<kSoftmax, kBias, false>(first, panel, kPanelKeys, reference, next);
-      }
-    }
-  }
+  explicit Avx512Int8Tile(const TileTask& task) : Int8VectorTile(task) {}
 
   // Weights of all rows with one panel of keys, of which `valid` exist, and their part of the row sums. `reference`:
   // it is the first that these rows meet, and gives them theirs. The weights of four rows are computed between the
@@ -203,6 +113,7 @@ class Int8Tile {
     for (int r = 0; r < kRows; ++r) weigh<kPartial>(scored, r, valid, out);
   }
 
+ private:
   // Four rows whose scores are known and whose weights are not.
   struct Scored {
     Vec scores[kRows][kVectors];
@@ -225,7 +136,7 @@ class Int8Tile {
       for (int v = 0; v < kVectors; ++v) p[v] = Isa::keep_lanes(p[v], static_cast<int>(valid - v * kLanes), 0);
     }
     const int64_t row = scored.row0 + r;
-    const Ints sum = store_weights(out + row * weight_stride_, p);
+    const Ints sum = Isa::store_weights(out + row * weight_stride_, p);
     float* tile_sum = t_.scratch.tile_sums + row * kLanes;
     Isa::store(tile_sum, Isa::fma(_mm512_cvtepi32_ps(sum), Isa::set1(scored.factor[r]), Isa::load(tile_sum)));
   }
@@ -242,7 +153,7 @@ class Int8Tile {
   template <bool kWeigh, bool kPartial>
   ZT_FLASH_INLINE void multiply(Ints (&sums)[kRows][kVectors], int64_t key, int64_t row0, const Scored& scored,
                                 int64_t valid, uint8_t* out) const {
-    const int8_t* k = key_panel(key);
+    const auto* k = reinterpret_cast<const int8_t*>(key_panel(key));
     const int8_t* q[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -252,7 +163,7 @@ class Int8Tile {
     }
     int64_t steps = steps_;
     const auto advance = [&](int64_t by) __attribute__((always_inline)) {
-      multiply_steps<ScoreProducts>(sums, q, k, by);
+      multiply_steps<Isa::ScoreProducts>(sums, q, k, by);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) q[r] += by * kTerms;
       k += by * kPanelKeys * kTerms;
@@ -272,7 +183,7 @@ class Int8Tile {
   template <bool kBias>
   ZT_FLASH_INLINE void scale_scores(const Ints (&sums)[kRows][kVectors], int64_t key, int64_t row0, int64_t valid,
                                     Scored& scored) const {
-    const auto* scales = reinterpret_cast<const float*>(key_panel(key) + steps_ * kPanelKeys * kTerms);
+    const float* scales = key_scales(key);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const Vec scale = Isa::load(scales + v * kLanes);
@@ -342,186 +253,9 @@ class Int8Tile {
     }
     return _mm512_castps512_ps128(x[0]);
   }
-
-  // Rounds the weights of a panel to bytes, in the order of int8_step_key(). Returns their sums by fours.
-  static ZT_FLASH_INLINE Ints store_weights(uint8_t* to, const Vec (&p)[kVectors]) {
-    const Ints low = _mm512_packs_epi32(_mm512_cvtps_epi32(p[0]), _mm512_cvtps_epi32(p[1]));
-    const Ints high = _mm512_packs_epi32(_mm512_cvtps_epi32(p[2]), _mm512_cvtps_epi32(p[3]));
-    const Ints bytes = _mm512_packus_epi16(low, high);
-    _mm512_storeu_si512(to, bytes);
-    return sum_of(bytes);
-  }
-  static ZT_FLASH_INLINE Ints sum_of(Ints bytes) {
-    return _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, _mm512_set1_epi8(1));
-  }
-
-  // ---- the check of lazy softmax ----
-
-  // Fixed references need no check, their sums cannot leave the range. The textbook's are raised at every tile.
-  template <TileSoftmax kSoftmax>
-  void check_tile(int64_t keys) {
-    for (int64_t row = 0; row < t_.rows; ++row) {
-      float* sum = t_.scratch.sums + row * kLanes;
-      float* tile_sum = t_.scratch.tile_sums + row * kLanes;
-      Vec before = Isa::load(sum), of_tile = Isa::load(tile_sum);
-      if constexpr (!is_fixed(kSoftmax)) {
-        // A sum that was not finite before stays so whatever is redone.
-        if (kSoftmax == TileSoftmax::kExact ||
-            (!Isa::all_at_most(Isa::add(before, of_tile), kSumLimit) && Isa::all_at_most(before, kFloatMax))) {
-          of_tile = raise_row(keys, row, before);
-        }
-      }
-      Isa::store(sum, Isa::add(before, of_tile));
-      Isa::store(tile_sum, Isa::set1(0));
-      weight_sums_[row] = Isa::reduce_add(of_tile);
-    }
-  }
-
-  // Raises the reference of a row to its maximum over this tile, brings o and the sums so far along, and computes the
-  // tile's factors again. Returns the tile's sums.
-  __attribute__((noinline)) Vec raise_row(int64_t keys, int64_t row, Vec& before) {
-    const float reference = -t_.scratch.minus_m[row];
-    float highest = reference > kReferenceLowest ? reference : kReferenceLowest;
-    for (int64_t panel = 0; panel * kPanelKeys < keys; ++panel) {
-      const float top = tops(panel)[row];
-      highest = top > highest ? top : highest;
-    }
-    t_.scratch.minus_m[row] = -highest;
-    // Exactly 1 where the reference stays; 0 where there was none.
-    if (highest != reference) {
-      const Vec alpha = Isa::set1(reference > kReferenceLowest ? exp2_scalar(reference - highest) : 0.0f);
-      before = Isa::mul(before, alpha);
-      for (int64_t v = 0; v < vectors_ && !fresh_; ++v) {
-        float* o = t_.o + row * t_.o_stride + v * kLanes;
-        Isa::store(o, Isa::mul(Isa::load(o), alpha));
-      }
-    }
-    Vec sum = Isa::set1(0);
-    for (int64_t panel = 0; panel * kPanelKeys < keys; ++panel) {
-      const float factor = exp2_scalar(tops(panel)[row] - kLog2Of255 - highest);
-      factors(panel)[row] = factor;
-      const Ints bytes = _mm512_loadu_si512(weights(row) + panel * kPanelKeys);
-      sum = Isa::fma(_mm512_cvtepi32_ps(sum_of(bytes)), Isa::set1(factor), sum);
-    }
-    return sum;
-  }
-
-  static ZT_FLASH_INLINE float exp2_scalar(float x) {
-    Vec all[1] = {Isa::set1(x)};
-    Isa::exp2_of<5>(all, kExp2Degree5);
-    return _mm512_cvtss_f32(all[0]);
-  }
-
-  // ---- weights times values ----
-
-  void apply_values(int64_t first, int64_t keys) {
-    const ValuePanels panels(t_.head_dim, kShape);
-    const char* tile = value_tile(first);
-    const auto* scales = reinterpret_cast<const float*>(tile);
-    const auto* values = reinterpret_cast<const uint8_t*>(tile + int8_value_scale_bytes(channels()));
-    const int64_t key_panels = (keys + kPanelKeys - 1) / kPanelKeys, packed_keys = key_panels * kPanelKeys;
-    for (int64_t panel = 0; panel < panels.count; ++panel) {
-      const int64_t vector = panels.first_vector(panel), width = panels.width_vectors(panel);
-      const uint8_t* v = values + vector * kLanes * packed_keys;
-      const void* next = panel + 1 < panels.count ? static_cast<const void*>(v + width * kLanes * packed_keys)
-                                                  : static_cast<const void*>(key_panel(first + key_tile_));
-      value_panel<kValueVectors>(width, {v, scales + vector * kLanes, key_panels, t_.o + vector * kLanes, next});
-    }
-  }
-
-  struct ValueTask {
-    const uint8_t* values;  // [key panel][steps][width][lanes] words
-    const float* scales;    // [channels]; centers are `channels()` behind them
-    int64_t key_panels;
-    float* o;
-    const void* next;  // what is prefetched
-  };
-
-  template <int kWidth>
-  ZT_FLASH_INLINE void value_panel(int64_t width, const ValueTask& task) {
-    if constexpr (kWidth > 1) {
-      if (width < kWidth) return value_panel<kWidth - 1>(width, task);
-    }
-    constexpr int kBlockRows = kWidth <= 2 ? 8 : 4;
-    if (fresh_) {
-      value_rows<kWidth, kBlockRows, true>(task);
-    } else {
-      value_rows<kWidth, kBlockRows, false>(task);
-    }
-  }
-
-  template <int kWidth, int kBlockRows, bool kFresh>
-  __attribute__((noinline)) void value_rows(const ValueTask& task) {
-    const int64_t rows = t_.rows, stride = t_.o_stride;
-    PanelPrefetch prefetch(task.next, task.key_panels * kPanelKeys * kWidth * kLanes,
-                           (rows + kBlockRows - 1) / kBlockRows);
-    Vec scale[kWidth], center[kWidth];
-    const float* centers = task.scales + channels();
-    alignas(64) float total[kBlockRows][kWidth * kLanes];
-    for (int64_t row = 0; row < rows; row += kBlockRows) {
-      prefetch.share();
-      for (int64_t panel = 0; panel < task.key_panels; ++panel) add_panel(total, task, panel, row);
-#pragma GCC unroll 4
-      for (int w = 0; w < kWidth; ++w) {
-        scale[w] = Isa::load(task.scales + w * kLanes);
-        center[w] = Isa::load(centers + w * kLanes);
-      }
-      for (int64_t r = 0; r < kBlockRows && row + r < rows; ++r) {
-        float* o = task.o + (row + r) * stride;
-        const Vec sum = Isa::set1(weight_sums_[row + r]);
-#pragma GCC unroll 4
-        for (int w = 0; w < kWidth; ++w) {
-          const Vec before = kFresh ? Isa::set1(0) : Isa::load(o + w * kLanes);
-          const Vec centered = Isa::fma(sum, center[w], before);
-          Isa::store(o + w * kLanes, Isa::fma(Isa::load(total[r] + w * kLanes), scale[w], centered));
-        }
-      }
-    }
-  }
-
-  // total[r] (+)= factor · weights · values, of one panel of keys. Rows beyond the tile repeat its last one.
-  template <int kBlockRows, int kWidth>
-  ZT_FLASH_INLINE void add_panel(float (&total)[kBlockRows][kWidth], const ValueTask& task, int64_t panel,
-                                 int64_t row) const {
-    constexpr int kWords = kWidth / kLanes;
-    const uint8_t* p[kBlockRows];
-    const float* factor[kBlockRows];
-    Ints sums[kBlockRows][kWords];
-#pragma GCC unroll 8
-    for (int r = 0; r < kBlockRows; ++r) {
-      const int64_t at = row + r < t_.rows ? row + r : t_.rows - 1;
-      p[r] = weights(at) + panel * kPanelKeys;
-      factor[r] = factors(panel) + at;
-#pragma GCC unroll 4
-      for (int w = 0; w < kWords; ++w) sums[r][w] = _mm512_setzero_si512();
-    }
-    multiply_steps<ValueProducts>(sums, p, task.values + panel * kPanelKeys * kWidth, kPanelSteps);
-#pragma GCC unroll 8
-    for (int r = 0; r < kBlockRows; ++r) {
-      const Vec by = Isa::set1(*factor[r]);
-#pragma GCC unroll 4
-      for (int w = 0; w < kWords; ++w) {
-        float* to = total[r] + w * kLanes;
-        const Vec sum = _mm512_cvtepi32_ps(sums[r][w]);
-        Isa::store(to, panel == 0 ? Isa::mul(sum, by) : Isa::fma(sum, by, Isa::load(to)));
-      }
-    }
-  }
-
-  const TileTask& t_;
-  const int64_t key_tile_;
-  const int64_t weight_stride_;
-  const int64_t steps_;        // products of a score
-  const int64_t padded_rows_;  // whole register blocks; rows beyond the tile are those behind it, and never stored
-  const int64_t vectors_;      // of D
-  uint8_t* weights_;           // of the key tile at hand, each panel in the order of int8_step_key()
-  float* tops_;                // [panel][rows]: the largest score of each, to base 2
-  float* factors_;             // [panel][rows]: what its weights are multiplied by
-  float* weight_sums_;         // [rows], of the key tile
-  bool fresh_ = false;         // no key has been folded into these rows yet
 };
 
-constexpr TileKernel kTile = {Int8Tile::kShape, Int8Tile::fold};
+constexpr TileKernel kTile = {Avx512Int8Tile::kShape, Avx512Int8Tile::fold};
 
 }  // namespace
 

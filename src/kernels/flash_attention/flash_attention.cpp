@@ -16,6 +16,8 @@ namespace {
 // Fastest first, where all instructions are as fast as they could be; see fastest().
 constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
     {"avx512_int8", avx512_int8_refusal, make_avx512_int8_kernel},
+    {"avx_vnni_int8", avx_vnni_int8_refusal, make_avx_vnni_int8_kernel},
+    {"avx2_int8", avx2_int8_refusal, make_avx2_int8_kernel},
     {"amx_bf16", amx_bf16_refusal, make_amx_bf16_kernel},
     {"avx512_bf16", avx512_bf16_refusal, make_avx512_bf16_kernel},
     {"avx512", avx512_refusal, make_avx512_kernel},
@@ -200,11 +202,9 @@ std::string FlashAttention::refusal(const FlashProblem& problem, const std::stri
 }
 
 std::string FlashAttention::int8_refusal(DType dtype) {
-  if (dtype != DType::kBF16) {
-    return fmt::format("attention is computed in {}, and int8 is of bf16",
-                       dtype == DType::kF32 ? "float32" : dtype_name(dtype));
-  }
-  return cpu_features().avx512_vnni ? "" : "this CPU has no AVX512-VNNI";
+  if (dtype == DType::kBF16) return "";
+  return fmt::format("attention is computed in {}, and int8 is of bf16",
+                     dtype == DType::kF32 ? "float32" : dtype_name(dtype));
 }
 
 std::unique_ptr<FlashState> FlashAttention::make_state() const { return std::make_unique<RowState>(impl_->problem); }

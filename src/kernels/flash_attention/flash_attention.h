@@ -107,7 +107,7 @@ class FlashAttention {
   static std::vector<std::string> implementations();  // every name, fastest first
   // Why `name` cannot do the problem on this machine; empty when it can.
   static std::string refusal(const FlashProblem& problem, const std::string& name);
-  // Why attention of a dtype cannot be multiplied in int8 on this machine; empty when it can.
+  // Why attention of a dtype cannot be multiplied in int8; empty when it can.
   static std::string int8_refusal(DType dtype);
 
   std::unique_ptr<FlashState> make_state() const;

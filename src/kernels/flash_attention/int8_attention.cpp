@@ -88,6 +88,28 @@ __m256i rounded(Floats x, int8_t* to) {
   return words;
 }
 
+// The terms of a key that are multiplied in a step.
+uint32_t key_word(const TileShape& shape, const int8_t* key, int64_t step) {
+  if (shape.pair == 2) {
+    const int16_t two[] = {key[2 * step], key[2 * step + 1]};
+    return std::bit_cast<uint32_t>(two);
+  }
+  uint32_t four;
+  std::memcpy(&four, key + 4 * step, sizeof four);
+  return four ^ kKeyOffset;
+}
+
+// Sixteen words of two int16 each, one of each row.
+void store_twos(const int8_t* a, const int8_t* b, void* to) {
+  const auto load = [](const int8_t* x) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  };
+  const __m256i low = _mm256_unpacklo_epi16(load(a), load(b)), high = _mm256_unpackhi_epi16(load(a), load(b));
+  auto* const at = static_cast<__m256i*>(to);
+  _mm256_storeu_si256(at, _mm256_permute2x128_si256(low, high, 0x20));
+  _mm256_storeu_si256(at + 1, _mm256_permute2x128_si256(low, high, 0x31));
+}
+
 // Sixteen words of four bytes each, one of each row.
 void store_fours(const int8_t* a, const int8_t* b, const int8_t* c, const int8_t* d, void* to) {
   const auto load = [](const int8_t* x) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)); };
@@ -169,13 +191,9 @@ void pack_int8_keys(const TileShape& shape, const PackSource& source, const floa
         scales[j] = int8_row(row_of(source, panel + j), mean, source.head_dim, bytes).scale;
         finite = finite && std::isfinite(scales[j]);
       } else {
-        std::memset(bytes, 0, static_cast<size_t>(4 * steps));
+        std::memset(bytes, 0, sizeof bytes);
       }
-      for (int64_t step = 0; step < steps; ++step) {
-        uint32_t four;
-        std::memcpy(&four, bytes + 4 * step, sizeof four);
-        words[step * shape.panel_keys + j] = four ^ kKeyOffset;
-      }
+      for (int64_t step = 0; step < steps; ++step) words[step * shape.panel_keys + j] = key_word(shape, bytes, step);
     }
     if (!finite) std::fill(scales, scales + shape.panel_keys, std::numeric_limits<float>::quiet_NaN());
   }
@@ -231,7 +249,7 @@ void int8_value_row(const BFloat16* v, const Int8Channels& channels, int64_t hea
 void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t tile, void* packed) {
   const int64_t begin = tile * shape.key_tile, end = std::min(begin + shape.key_tile, source.count);
   const int64_t channels = round_up(source.head_dim, shape.lanes);
-  char* const to = static_cast<char*>(packed) + tile * int8_value_tile_bytes(shape.key_tile, channels);
+  char* const to = static_cast<char*>(packed) + tile * int8_value_tile_bytes(shape.key_tile, channels, shape.pair);
   auto* const scales = reinterpret_cast<float*>(to);
   alignas(32) float factors[kMostHeadDim];
   const Int8Channels of{scales, scales + channels, factors};
@@ -241,8 +259,8 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
   char* const words = to + int8_value_scale_bytes(channels);
   alignas(32) int8_t rows[4][kMostHeadDim] = {};
   for (int64_t i = 0; i < key_panels * steps; ++i) {
-    const int64_t first = begin + i / steps * shape.panel_keys + int8_step_key(i % steps);
-    for (int64_t j = 0; j < 4; ++j) {
+    const int64_t first = begin + i / steps * shape.panel_keys + int8_step_key(i % steps, shape.pair);
+    for (int64_t j = 0; j < shape.pair; ++j) {
       if (first + j < end) {
         int8_value_row(row_of(source, first + j), of, source.head_dim, rows[j]);
       } else {
@@ -251,9 +269,10 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
     }
     for (int64_t panel = 0; panel < panels.count; ++panel) {
       const int64_t d = panels.first_vector(panel) * shape.lanes, width = panels.width_vectors(panel) * shape.lanes;
-      char* const at = words + d * key_panels * shape.panel_keys + i * width * 4;
+      char* const at = words + (d * key_panels * steps + i * width) * 4;
       for (int64_t c = 0; c < width; c += 16) {
-        store_fours(rows[0] + d + c, rows[1] + d + c, rows[2] + d + c, rows[3] + d + c, at + c * 4);
+        if (shape.pair == 2) store_twos(rows[0] + d + c, rows[1] + d + c, at + c * 4);
+        else store_fours(rows[0] + d + c, rows[1] + d + c, rows[2] + d + c, rows[3] + d + c, at + c * 4);
       }
     }
   }
@@ -262,18 +281,20 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
 void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,
                        int64_t begin, int64_t rows, const Int8Queries& to) {
   const float factor = std::abs(scale_log2e) / static_cast<float>(rotation_size(source.head_dim));
-  const int64_t bytes = int8_row_bytes(source.head_dim);
+  const int64_t terms = shape.steps(source.head_dim) * shape.pair;
+  alignas(32) int8_t values[kMostHeadDim];
   for (int64_t i = 0; i < rows; ++i) {
     const BFloat16* q = row_of(source, begin + i);
     prefetch_row(source, begin + i + kRowsAhead);
-    int8_t* const values = to.rows + i * bytes;
     Int8Row row = int8_row(q, nullptr, source.head_dim, values);
     if (scale_log2e < 0) {
-      for (int64_t d = 0; d < bytes; ++d) values[d] = static_cast<int8_t>(-values[d]);
+      for (int64_t d = 0; d < terms; ++d) values[d] = static_cast<int8_t>(-values[d]);
       row.sum = -row.sum;
     }
     to.scales[i] = row.scale * factor;
-    to.corrections[i] = -128 * row.sum;
+    to.corrections[i] = shape.pair == 2 ? 0 : -128 * row.sum;
+    if (shape.pair == 2) std::copy(values, values + terms, static_cast<int16_t*>(to.rows) + i * terms);
+    else std::copy(values, values + terms, static_cast<int8_t*>(to.rows) + i * terms);
     // An infinite one would look like a row that has seen no key.
     const float offset = mean_product(q, mean, source.head_dim) * scale_log2e;
     to.offsets[i] =

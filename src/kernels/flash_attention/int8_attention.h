@@ -66,9 +66,9 @@ void pack_int8_values(const TileShape& shape, const PackSource& source, int64_t 
 
 // Queries of a tile, and what belongs to each row. Filled up to whole register blocks, with the last row again.
 struct Int8Queries {
-  int8_t* rows = nullptr;          // [rows][int8_row_bytes]
+  void* rows = nullptr;            // [rows][steps·pair] int8, or int16 where a pair is two
   float* scales = nullptr;         // with |scale|·log₂e and the rotation's order in them; its sign is in the rows
-  int32_t* corrections = nullptr;  // −128·Σ of the row, which the keys' 128 adds
+  int32_t* corrections = nullptr;  // −128·Σ of the row, which the keys' 128 adds; 0 where they have none
   float* offsets = nullptr;        // q·k̄·scale·log₂e
 };
 void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/test_folder.h"
-#include "kernels/cpu_features.h"
 #include "kernels/flash_attention/testing.h"
 #include "kernels/flash_attention/tile_size.h"
+#include "kernels/flash_attention/vector_kernels.h"
 #include "kernels/testing.h"
 
 namespace zoetrope::kernels {
@@ -20,7 +20,7 @@ namespace {
 
 using namespace flash_testing;  // NOLINT: test helpers
 
-constexpr const char* kFast = "avx512_int8";
+constexpr const char* kFast[] = {"avx512_int8", "avx_vnni_int8", "avx2_int8"};
 
 // ---- rows ----
 
@@ -106,22 +106,24 @@ TEST(Int8Rows, ProductsGrowByNoMoreThanTheBound) {
   }
 }
 
-// Bytes could not say that a key is not a number, so its whole panel is none.
+// Integers could not say that a key is not a number, so its whole panel is none.
 TEST(Int8Keys, OneThatIsNotFiniteSpoilsItsPanel) {
-  if (!cpu_features().avx512_vnni) GTEST_SKIP() << "no tile to pack for";
   const Tensor k(DType::kBF16, {150, 16});
   test::fill_random(k, 1);
   for (int64_t d = 0; d < 16; ++d) k.data<BFloat16>()[70 * 16 + d] = to_bfloat16(1e38f);  // sums overflow
-  const TileShape shape = with_tile_sizes(avx512_int8_tile().shape, {});
-  std::vector<float> packed(static_cast<size_t>(packed_keys_bytes(shape, 150, 16)) / sizeof(float));
-  const std::vector<float> mean(16);
-  pack_int8_keys(shape, {k.data<void>(), 16, DType::kBF16, nullptr, 150, 16}, mean.data(), 0, packed.data());
-  for (size_t key = 0; key < 192; ++key) {
-    const float scale = packed[key / 64 * 64 * 5 + 64 * 4 + key % 64];  // behind four words of a panel's keys
-    if (key < 64 || key >= 128) {
-      EXPECT_EQ(scale > 0, key < 150) << key;
-    } else {
-      EXPECT_TRUE(std::isnan(scale)) << key;
+  for (const char* implementation : kFast) {
+    const TileShape shape = with_tile_sizes(*vector_shape(implementation), {});
+    const auto steps = static_cast<size_t>(shape.steps(16));
+    std::vector<float> packed(static_cast<size_t>(packed_keys_bytes(shape, 150, 16)) / sizeof(float));
+    const std::vector<float> mean(16);
+    pack_int8_keys(shape, {k.data<void>(), 16, DType::kBF16, nullptr, 150, 16}, mean.data(), 0, packed.data());
+    for (size_t key = 0; key < 192; ++key) {
+      const float scale = packed[key / 64 * 64 * (steps + 1) + 64 * steps + key % 64];  // behind the panel's keys
+      if (key < 64 || key >= 128) {
+        EXPECT_EQ(scale > 0, key < 150) << key;
+      } else {
+        EXPECT_TRUE(std::isnan(scale)) << key;
+      }
     }
   }
 }
@@ -180,7 +182,7 @@ class Int8Attention : public ::testing::TestWithParam<const char*> {
     probe.dtype = DType::kBF16;
     probe.int8 = true;
     const std::string reason = FlashAttention::refusal(probe, GetParam());
-    if (!cpu_features().avx512_vnni && GetParam() == std::string_view(kFast)) GTEST_SKIP() << reason;
+    if (reason.starts_with("needs ")) GTEST_SKIP() << GetParam() << " " << reason;
     ASSERT_EQ(reason, "");
   }
   Case make(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t head_dim,
@@ -191,7 +193,9 @@ class Int8Attention : public ::testing::TestWithParam<const char*> {
     return c;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Implementations, Int8Attention, ::testing::Values(kFast, "scalar"),
+INSTANTIATE_TEST_SUITE_P(Implementations, Int8Attention, ::testing::ValuesIn(kFast),
+                         [](const auto& suite) { return std::string(suite.param); });
+INSTANTIATE_TEST_SUITE_P(Scalar, Int8Attention, ::testing::Values("scalar"),
                          [](const auto& suite) { return std::string(suite.param); });
 
 // Rows and columns of normal deviates, whose largest is at most 3.5 of their size: rounding moves each by
@@ -209,7 +213,7 @@ void expect_near_reference(const Case& c, double larger = 1) {
 }
 
 class FastInt8Attention : public Int8Attention {};
-INSTANTIATE_TEST_SUITE_P(Implementations, FastInt8Attention, ::testing::Values(kFast),
+INSTANTIATE_TEST_SUITE_P(Implementations, FastInt8Attention, ::testing::ValuesIn(kFast),
                          [](const auto& suite) { return std::string(suite.param); });
 
 // The scalar implementation has the same scores up to float32, and the same values. Weights are off by 2^-13, so that
@@ -401,10 +405,10 @@ TEST_P(FastInt8Attention, FixedOffsetsHoldForRoundedScores) {
       set_element(c.q, 0, i, 0, d, kFactors[i / 64] * static_cast<float>(element(c.q, 0, i, 0, d)));
   const TileCounts counts = expect_scalar(c);
   // Groups that go online together have 64 rows, rounded up to whole register blocks, and so may have rows of two
-  // factors: each of the two unsafe runs of 64 rows is in one group or in two.
+  // factors: each of the two unsafe runs of 64 rows is in one group or in two, of at least five.
   EXPECT_GE(counts.online, 2);
   EXPECT_LE(counts.online, 4);
-  EXPECT_GE(counts.fixed, 2);
+  EXPECT_GE(counts.fixed, 1);
   constexpr int64_t kGroupsOf64 = 6;
   if (counts.online + counts.fixed == kGroupsOf64) {
     EXPECT_EQ(counts.online, 2);
@@ -569,7 +573,7 @@ TEST(Int8AttentionEntryPoint, RefusesWhatItCannot) {
   p.implementation = "avx2";
   EXPECT_THAT(error_of([&] { FlashAttention{p}; }), testing::HasSubstr("does not multiply in int8"));
   p.int8 = false;
-  p.implementation = kFast;
+  p.implementation = "avx2_int8";
   EXPECT_THAT(error_of([&] { FlashAttention{p}; }), testing::HasSubstr("multiplies in int8 only"));
 }
 

@@ -176,7 +176,7 @@ int64_t packed_keys_bytes(const TileShape& shape, int64_t keys, int64_t head_dim
 int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
   const int64_t channels = round_up(head_dim, shape.lanes);
   if (shape.operand == DType::kI8)
-    return ceil_div(keys, shape.key_tile) * int8_value_tile_bytes(shape.key_tile, channels);
+    return ceil_div(keys, shape.key_tile) * int8_value_tile_bytes(shape.key_tile, channels, shape.pair);
   return round_up(keys, shape.panel_keys) * channels * 4 / shape.pair;
 }
 

@@ -1,9 +1,11 @@
 list(APPEND ZOETROPE_KERNEL_SOURCES
   flash_attention/amx_bf16.cpp
   flash_attention/avx2.cpp
+  flash_attention/avx2_int8.cpp
   flash_attention/avx512.cpp
   flash_attention/avx512_bf16.cpp
   flash_attention/avx512_int8.cpp
+  flash_attention/avx_vnni_int8.cpp
   flash_attention/fixed_max.cpp
   flash_attention/flash_attention.cpp
   flash_attention/int8_attention.cpp

@@ -7,7 +7,7 @@
 // Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
 //                beyond the last key and beyond D.
 // `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32. In int8
-// it is 4, and scales are packed as well (int8_panel.h).
+// it is 4, or 2 where integers are multiplied as int16, and scales are packed as well (int8_panel.h).
 #pragma once
 
 #include <cstdint>
@@ -57,12 +57,12 @@ constexpr int64_t kWeightPadding = 64;
 
 // Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.
 struct TileScratch {
-  void* weights;     // operand[weight_tiles][rows][key_tile + padding]; U8 where operands are I8
+  void* weights;     // operand[weight_tiles][rows][key_tile + padding]; in int8 bytes without a sign, or int16
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
   float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
   float* minus_m;    // [rows]: −m, as exponents want it; −c in fixed-max, filled by the driver
   float* scores;     // [key_tile]: one row's, where its key tile is redone; [rows][key_tile] for kExact; not int8
-  float* panels;  // [2 · key_tile / panel_keys + 1][rows], int8: tops, factors and sums of weights (avx512_int8.cpp)
+  float* panels;  // [2 · key_tile / panel_keys + 1][rows], int8: tops, factors and sums of weights (int8_vector_tile.h)
 };
 
 enum class TileSoftmax : uint8_t {
@@ -108,6 +108,8 @@ const TileKernel& avx2_tile();
 const TileKernel& avx512_tile();
 const TileKernel& avx512_bf16_tile();
 const TileKernel& avx512_int8_tile();
+const TileKernel& avx_vnni_int8_tile();
+const TileKernel& avx2_int8_tile();
 const TileKernel& amx_bf16_tile();
 
 }  // namespace zoetrope::kernels

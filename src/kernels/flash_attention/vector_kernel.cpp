@@ -269,7 +269,7 @@ class VectorKernel final : public FlashKernel {
     return problem_.dtype == s.operand && problem_.head_dim % s.pair == 0 && s.step_unit == 1;
   }
   static int64_t weight_bytes(const TileShape& s) {
-    const int64_t row = s.key_tile * static_cast<int64_t>(dtype_size(s.operand)) + kWeightPadding;
+    const int64_t row = s.key_tile * 4 / s.pair + kWeightPadding;
     return s.weight_tiles * s.query_tile * row;
   }
   // Rows whose scores are kept before softmax.
@@ -320,9 +320,9 @@ class VectorKernel final : public FlashKernel {
     task.scale_log2e = scale_log2e_;
     const PackSource q = queries(call, head);
     if (is_int8(s)) {
-      task.q_stride = int8_row_bytes(problem_.head_dim);
+      task.q_stride = s.steps(problem_.head_dim) * s.pair;
       Int8Queries packed;
-      packed.rows = reinterpret_cast<int8_t*>(take(s.query_tile * task.q_stride));
+      packed.rows = take(s.query_tile * s.steps(problem_.head_dim) * 4);
       packed.scales = take_floats(s.query_tile);
       packed.corrections = reinterpret_cast<int32_t*>(take(s.query_tile * 4));
       packed.offsets = take_floats(s.query_tile);
@@ -402,8 +402,7 @@ class VectorKernel final : public FlashKernel {
                         const float* center, const float* exponent) {
     TileTask part = task;
     part.rows = end - begin;
-    part.q =
-        static_cast<const char*>(task.q) + begin * task.q_stride * static_cast<int64_t>(dtype_size(tile.shape.operand));
+    part.q = static_cast<const char*>(task.q) + begin * task.q_stride * 4 / tile.shape.pair;
     if (is_int8(tile.shape)) {
       part.q_scales += begin;
       part.q_corrections += begin;
@@ -449,6 +448,15 @@ class VectorKernel final : public FlashKernel {
 namespace {
 
 constexpr const char* kNoInt8 = "does not multiply in int8";
+constexpr const char* kInt8Only = "multiplies in int8 only";
+
+// What multiplies the heads that int8 is too coarse for, as fastest() chooses.
+const TileKernel& tile_for_coarse_heads() {
+  const CpuFeatures& cpu = cpu_features();
+  if (cpu.amx_bf16) return amx_bf16_tile();
+  if (cpu.avx512_bf16 && cpu.fast_bf16_dots) return avx512_bf16_tile();
+  return cpu.avx512 ? avx512_tile() : avx2_tile();
+}
 
 }  // namespace
 
@@ -465,8 +473,20 @@ Refusal avx512_refusal(const FlashProblem& problem) {
 }
 
 Refusal avx512_int8_refusal(const FlashProblem& problem) {
-  if (!problem.int8) return "multiplies in int8 only";
-  if (std::string why = FlashAttention::int8_refusal(problem.dtype); !why.empty()) return why;
+  if (!problem.int8) return kInt8Only;
+  if (!cpu_features().avx512_vnni) return "needs AVX512-VNNI";
+  return std::nullopt;
+}
+
+Refusal avx_vnni_int8_refusal(const FlashProblem& problem) {
+  if (!problem.int8) return kInt8Only;
+  if (!cpu_features().avx_vnni) return "needs AVX-VNNI";
+  return std::nullopt;
+}
+
+Refusal avx2_int8_refusal(const FlashProblem& problem) {
+  if (!problem.int8) return kInt8Only;
+  if (!cpu_features().avx2) return "needs AVX2 and FMA";
   return std::nullopt;
 }
 
@@ -494,10 +514,13 @@ std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
 std::unique_ptr<FlashKernel> make_avx512_int8_kernel(const FlashProblem& problem) {
-  // Of heads that int8 is too coarse for, as fastest() chooses.
-  const CpuFeatures& cpu = cpu_features();
-  const TileKernel& others = cpu.amx_bf16 ? amx_bf16_tile() : cpu.fast_bf16_dots ? avx512_bf16_tile() : avx512_tile();
-  return std::make_unique<VectorKernel>(problem, others, &avx512_int8_tile());
+  return std::make_unique<VectorKernel>(problem, tile_for_coarse_heads(), &avx512_int8_tile());
+}
+std::unique_ptr<FlashKernel> make_avx_vnni_int8_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, tile_for_coarse_heads(), &avx_vnni_int8_tile());
+}
+std::unique_ptr<FlashKernel> make_avx2_int8_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, tile_for_coarse_heads(), &avx2_int8_tile());
 }
 std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, amx_bf16_tile());
@@ -506,6 +529,8 @@ std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
 const TileShape* vector_shape(std::string_view implementation) {
   if (implementation == "amx_bf16") return &amx_bf16_tile().shape;
   if (implementation == "avx512_int8") return &avx512_int8_tile().shape;
+  if (implementation == "avx_vnni_int8") return &avx_vnni_int8_tile().shape;
+  if (implementation == "avx2_int8") return &avx2_int8_tile().shape;
   if (implementation == "avx512_bf16") return &avx512_bf16_tile().shape;
   if (implementation == "avx512") return &avx512_tile().shape;
   if (implementation == "avx2") return &avx2_tile().shape;

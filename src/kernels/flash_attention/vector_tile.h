@@ -49,16 +49,17 @@ class PanelPrefetch {
   int64_t share_;  // lines
 };
 
-// acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Lost: unrolling by 4
-// and 8 (0, and −5 points with sixteen registers), fetching the next block's rows between the steps (−3).
-template <typename Ops, typename Sum, int kRows, int kWidth>
+// acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Words of kStep lanes lie
+// between two steps of b, 0: those of w. Lost: unrolling by 4 and 8 (0, and −5 points with sixteen registers), fetching
+// the next block's rows between the steps (−3).
+template <typename Ops, int kStep = 0, typename Sum, int kRows, int kWidth>
 ZT_FLASH_INLINE void multiply_steps(Sum (&acc)[kRows][kWidth], const typename Ops::Element* const (&a)[kRows],
                                     const typename Ops::Element* b, int64_t steps) {
   for (int64_t step = 0; step < steps; ++step) {
     typename Ops::Operand bw[kWidth];
 #pragma GCC unroll 4
     for (int w = 0; w < kWidth; ++w) bw[w] = Ops::operand(b + w * Ops::kLanes * Ops::kPair);
-    b += kWidth * Ops::kLanes * Ops::kPair;
+    b += (kStep == 0 ? kWidth * Ops::kLanes : kStep) * Ops::kPair;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const typename Ops::Operand x = Ops::broadcast(a[r] + step * Ops::kPair);
