@@ -31,8 +31,8 @@ struct Avx2Int8Vectors : Avx2Vectors {
   }
 };
 
-// Isa has the products of scores and of values, how many vectors of a panel's weights are stored together (kTogether,
-// the i-th of them `panel_vector(part, i)`), and store_weights().
+// Isa has the products of scores and of values, and stores the weights of a panel in parts of four vectors: the i-th of
+// a part is the panel's panel_vector(part, i).
 template <typename Isa>
 class Int8Tile256 : public Int8VectorTile<Isa, Int8Tile256<Isa>> {
   using Base = Int8VectorTile<Isa, Int8Tile256<Isa>>;
