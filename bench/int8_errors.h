@@ -22,7 +22,7 @@ struct Int8ErrorSettings {
 
 // Expert by expert, both branches of guidance at once, 64 tokens each. Latents and conditions are random, the texts are
 // those of the prompt and the negative one; with random weights they are random too, because their text encoder says
-// nothing. A forward for each limit has attention in int8, where the CPU can. A forward in bf16 leaves the residual
+// nothing. A forward for each limit has attention in int8. A forward in bf16 leaves the residual
 // stream behind each block, a forward in int8 what each block makes of the stream before it. Then every block has a
 // forward in bf16 in which the difference of the two is added behind it, several times over, so that it stands out from
 // what rounding changes; what the velocity is off is divided by that factor. Throws Error where the weights in

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 
-#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/words.h"
 #include "bench/attention_data.h"
@@ -38,8 +37,6 @@ Axes parse(const KernelSettings& settings) {
   Axes axes;
   axes.shapes = parse_shapes("shapes", settings.shapes);
   axes.dtypes = choose_dtypes("dtype", settings.dtype, true);
-  for (const std::string& dtype : axes.dtypes)
-    if (dtype == kInt8) attention::check_attention_dtype(attention::AttentionDtype::kInt8, DType::kBF16);
   std::vector<std::string> implementations = FlashAttention::implementations();
   if (settings.implementation != "all") implementations.emplace_back(kAuto);
   axes.implementations = choose_words("implementation", settings.implementation, implementations);

@@ -38,7 +38,7 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads,
 
 // Throws Error for keys and values that would travel in the dtype that they are computed in.
 void check_kv_exchange(KVExchange exchange, DType dtype, const parallel::SettingNames& names = parallel::kKeyNames);
-// Throws Error where queries and keys of `dtype` cannot be multiplied in `attention_dtype` on this CPU.
+// Throws Error where queries and keys of `dtype` cannot be multiplied in `attention_dtype`.
 void check_attention_dtype(AttentionDtype attention_dtype, DType dtype);
 void check_int8_limit(double limit);                                      // of Strategy; throws Error
 std::optional<kernels::NarrowFormat> narrow_format(KVExchange exchange);  // none: as computed

@@ -29,16 +29,8 @@ struct Avx512Int8 : Avx512Vectors {
       return sum;
     }
   };
-  // Signed queries, keys that are unsigned because 128 was added.
-  struct ScoreProducts : Bytes {
-    using Element = int8_t;
-    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints query, Ints keys) { return add_fours(sum, keys, query); }
-  };
-  // Unsigned weights, signed values.
-  struct ValueProducts : Bytes {
-    using Element = uint8_t;
-    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints weight, Ints values) { return add_fours(sum, weight, values); }
-  };
+  using ScoreProducts = ScoreBytes<Bytes>;
+  using ValueProducts = ValueBytes<Bytes>;
 
   static ZT_FLASH_INLINE Ints set_ints(int32_t x) { return _mm512_set1_epi32(x); }
   static ZT_FLASH_INLINE Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
@@ -191,26 +183,16 @@ class Avx512Int8Tile : public Int8VectorTile<Avx512Int8, Avx512Int8Tile> {
       for (int r = 0; r < kRows; ++r) scored.scores[r][v] = Isa::mul(_mm512_cvtepi32_ps(sums[r][v]), scale);
     }
     if constexpr (kBias) {
-      for (int r = 0; r < kRows; ++r)
-        add_bias(scored.scores[r], Isa::set1(t_.q_scales[row0 + r]), row0 + r, key, valid);
+      for (int r = 0; r < kRows; ++r) add_bias(scored.scores[r], row0 + r, key, valid);
     }
   }
 
-  // score·scale + bias·log₂e, in place; all NaN where a bias is, which a byte could not say.
-  ZT_FLASH_INLINE void add_bias(Vec (&score)[kVectors], Vec scale, int64_t row, int64_t key, int64_t valid) const {
-    const float* bias = t_.bias + (row < t_.rows ? row : t_.rows - 1) * t_.bias_stride;
-    alignas(64) float of_panel[kPanelKeys];
-    bool nan = false;
-    for (int64_t j = 0; j < kPanelKeys; ++j) {
-      of_panel[j] = j >= valid ? 0.0f : bias[t_.key_index == nullptr ? key + j : t_.key_index[key + j]];
-      nan = nan || of_panel[j] != of_panel[j];
-    }
-    if (nan) scale = Isa::set1(std::numeric_limits<float>::quiet_NaN());
+  // score·scale + bias·log₂e, in place.
+  ZT_FLASH_INLINE void add_bias(Vec (&score)[kVectors], int64_t row, int64_t key, int64_t valid) const {
+    alignas(64) float bias[kPanelKeys];
+    const Vec scale = panel_bias(bias, row, key, valid);
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec addend = Isa::mul(Isa::load(of_panel + v * kLanes), Isa::set1(kFloatLog2E));
-      score[v] = Isa::fma(score[v], scale, addend);
-    }
+    for (int v = 0; v < kVectors; ++v) score[v] = Isa::fma(score[v], scale, Isa::load(bias + v * kLanes));
   }
 
   // The largest score of each row. NaN where all that exist are, as in a panel with a NaN key: of two operands of which

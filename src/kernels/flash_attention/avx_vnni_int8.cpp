@@ -19,16 +19,8 @@ struct AvxVnniInt8 : Avx2Int8Vectors {
       return sum;
     }
   };
-  // Signed queries, keys that are unsigned because 128 was added.
-  struct ScoreProducts : Bytes {
-    using Element = int8_t;
-    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints query, Ints keys) { return add_fours(sum, keys, query); }
-  };
-  // Unsigned weights, signed values.
-  struct ValueProducts : Bytes {
-    using Element = uint8_t;
-    static ZT_FLASH_INLINE Ints dot(Ints sum, Ints weight, Ints values) { return add_fours(sum, weight, values); }
-  };
+  using ScoreProducts = ScoreBytes<Bytes>;
+  using ValueProducts = ValueBytes<Bytes>;
 
   // So that bytes, which are packed in halves of a vector, have the order of int8_step_key().
   static constexpr int panel_vector(int part, int i) { return part + 2 * i; }

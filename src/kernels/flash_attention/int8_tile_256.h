@@ -66,7 +66,7 @@ class Int8Tile256 : public Int8VectorTile<Isa, Int8Tile256<Isa>> {
       for (int r = 0; r < kRows; ++r) {
         const int64_t row = row0 + r;
         scale[r] = kBias ? 1 : t_.q_scales[row];
-        if (kBias) add_bias(scores[r], Isa::set1(t_.q_scales[row]), row, first + panel, valid);
+        if (kBias) add_bias(scores[r], row, first + panel, valid);
         const float largest = maximum<kPartial>(scores[r], valid) * scale[r];
         // A NaN stays one in the factors and the sums, but no reference becomes one.
         top[r] = largest < kReferenceLowest ? kReferenceLowest : largest;
@@ -111,20 +111,12 @@ class Int8Tile256 : public Int8VectorTile<Isa, Int8Tile256<Isa>> {
     }
   }
 
-  // score·scale + bias·log₂e, in place; all NaN where a bias is, which an integer could not say.
-  void add_bias(float (&scores)[kPanelKeys], Vec scale, int64_t row, int64_t key, int64_t valid) const {
-    const float* bias = t_.bias + (row < t_.rows ? row : t_.rows - 1) * t_.bias_stride;
-    alignas(32) float of_panel[kPanelKeys];
-    bool nan = false;
-    for (int64_t j = 0; j < kPanelKeys; ++j) {
-      of_panel[j] = j >= valid ? 0.0f : bias[t_.key_index == nullptr ? key + j : t_.key_index[key + j]];
-      nan = nan || of_panel[j] != of_panel[j];
-    }
-    if (nan) scale = Isa::set1(std::numeric_limits<float>::quiet_NaN());
-    for (int j = 0; j < kPanelKeys; j += kLanes) {
-      const Vec addend = Isa::mul(Isa::load(of_panel + j), Isa::set1(kFloatLog2E));
-      Isa::store(scores + j, Isa::fma(Isa::load(scores + j), scale, addend));
-    }
+  // score·scale + bias·log₂e, in place.
+  void add_bias(float (&scores)[kPanelKeys], int64_t row, int64_t key, int64_t valid) const {
+    alignas(32) float bias[kPanelKeys];
+    const Vec scale = this->panel_bias(bias, row, key, valid);
+    for (int j = 0; j < kPanelKeys; j += kLanes)
+      Isa::store(scores + j, Isa::fma(Isa::load(scores + j), scale, Isa::load(bias + j)));
   }
 
   // The largest score. NaN where all that exist are, as in a panel with a NaN key: of two operands of which one is NaN,

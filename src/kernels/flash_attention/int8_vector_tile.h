@@ -17,6 +17,21 @@
 
 namespace zoetrope::kernels {
 
+// Of Bytes, which adds products of unsigned and signed bytes: signed queries, keys that are unsigned because 128 was
+// added; and unsigned weights, signed values.
+template <typename Bytes>
+struct ScoreBytes : Bytes {
+  using Element = int8_t;
+  using Ints = typename Bytes::Operand;
+  static ZT_FLASH_INLINE Ints dot(Ints sum, Ints query, Ints keys) { return Bytes::add_fours(sum, keys, query); }
+};
+template <typename Bytes>
+struct ValueBytes : Bytes {
+  using Element = uint8_t;
+  using Ints = typename Bytes::Operand;
+  static ZT_FLASH_INLINE Ints dot(Ints sum, Ints weight, Ints values) { return Bytes::add_fours(sum, weight, values); }
+};
+
 template <typename Isa, typename Tile>
 class Int8VectorTile {
  protected:
@@ -96,6 +111,19 @@ class Int8VectorTile {
   }
   ZT_FLASH_INLINE float* tops(int64_t panel) const { return tops_ + panel * t_.weight_rows; }
   ZT_FLASH_INLINE float* factors(int64_t panel) const { return factors_ + panel * t_.weight_rows; }
+
+  // The biases of a panel's keys, times log₂e, and the scale of the row's scores: NaN where a bias is, which an integer
+  // could not say.
+  Vec panel_bias(float (&of_panel)[kPanelKeys], int64_t row, int64_t key, int64_t valid) const {
+    const float* bias = t_.bias + (row < t_.rows ? row : t_.rows - 1) * t_.bias_stride;
+    bool nan = false;
+    for (int64_t j = 0; j < kPanelKeys; ++j) {
+      of_panel[j] = j >= valid ? 0.0f : bias[t_.key_index == nullptr ? key + j : t_.key_index[key + j]];
+      nan = nan || of_panel[j] != of_panel[j];
+      of_panel[j] *= kFloatLog2E;
+    }
+    return Isa::set1(nan ? std::numeric_limits<float>::quiet_NaN() : t_.q_scales[row]);
+  }
 
  private:
   // ---- state ----

@@ -448,13 +448,19 @@ class VectorKernel final : public FlashKernel {
 namespace {
 
 constexpr const char* kNoInt8 = "does not multiply in int8";
-constexpr const char* kInt8Only = "multiplies in int8 only";
+
+Refusal int8_refusal(const FlashProblem& problem, bool available, const char* needs) {
+  if (!problem.int8) return "multiplies in int8 only";
+  if (std::string why = FlashAttention::int8_refusal(problem.dtype); !why.empty()) return why;
+  if (!available) return needs;
+  return std::nullopt;
+}
 
 // What multiplies the heads that int8 is too coarse for, as fastest() chooses.
 const TileKernel& tile_for_coarse_heads() {
   const CpuFeatures& cpu = cpu_features();
   if (cpu.amx_bf16) return amx_bf16_tile();
-  if (cpu.avx512_bf16 && cpu.fast_bf16_dots) return avx512_bf16_tile();
+  if (cpu.fast_bf16_dots) return avx512_bf16_tile();
   return cpu.avx512 ? avx512_tile() : avx2_tile();
 }
 
@@ -473,21 +479,13 @@ Refusal avx512_refusal(const FlashProblem& problem) {
 }
 
 Refusal avx512_int8_refusal(const FlashProblem& problem) {
-  if (!problem.int8) return kInt8Only;
-  if (!cpu_features().avx512_vnni) return "needs AVX512-VNNI";
-  return std::nullopt;
+  return int8_refusal(problem, cpu_features().avx512_vnni, "needs AVX512-VNNI");
 }
-
 Refusal avx_vnni_int8_refusal(const FlashProblem& problem) {
-  if (!problem.int8) return kInt8Only;
-  if (!cpu_features().avx_vnni) return "needs AVX-VNNI";
-  return std::nullopt;
+  return int8_refusal(problem, cpu_features().avx_vnni, "needs AVX-VNNI");
 }
-
 Refusal avx2_int8_refusal(const FlashProblem& problem) {
-  if (!problem.int8) return kInt8Only;
-  if (!cpu_features().avx2) return "needs AVX2 and FMA";
-  return std::nullopt;
+  return int8_refusal(problem, cpu_features().avx2, "needs AVX2 and FMA");
 }
 
 Refusal avx512_bf16_refusal(const FlashProblem& problem) {
