@@ -30,8 +30,8 @@ OptionSet describe_options(AttentionOptions& o) {
   set.text("hardware", o.hardware, pipeline::kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.text("implementation", o.implementation,
-           "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that supports the "
-           "problem")
+           "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar, and with attention_dtype=int8 avx512_int8, "
+           "avx_vnni_int8, avx2_int8, scalar; unset or auto: the fastest that supports the problem")
       .number("scale", o.scale, {-kLargestScale, kLargestScale}, "scale of q·k; unset: 1/sqrt(D)")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; not under mpirun; unset: 1")
       .integer(

@@ -113,10 +113,10 @@ void print_entries(const TileCache& cache) {
     print("{}: nothing is stored yet\n", cache.file().string());
     return;
   }
-  print("{}\n{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype", "D",
+  print("{}\n{:<14} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype", "D",
         "softmax", "keys ~", "block_q", "block_kv", "gain", "CPU");
   for (const TileEntry& e : entries) {
-    print("{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6.3f}  {}\n", e.key.implementation, e.key.dtype,
+    print("{:<14} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6.3f}  {}\n", e.key.implementation, e.key.dtype,
           e.key.head_dim, e.key.softmax, e.key.keys, e.sizes.query, e.sizes.keys, e.gain, e.key.cpu);
   }
 }

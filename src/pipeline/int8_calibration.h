@@ -1,8 +1,8 @@
 // What int8 costs each block of a model, measured once by `zoetrope int8`, and the blocks that a budget of error
 // allows. Results are kept in a file of the user's cache folder:
 //   $XDG_CACHE_HOME/zoetrope/int8.json, else $HOME/.cache/zoetrope/int8.json
-// They hold for the weights of one transformer on every CPU: all kernels of int8 give the same bits, and those of bf16
-// differ by less than it rounds.
+// They hold for the weights of one transformer on every CPU: all kernels give the same bits of int8 products, and
+// attention in int8 and bf16 that differ by less than these round.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct BranchNorms {
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
-  // Of attention_int8_limit, descending; may be empty.
+  // Of attention_int8_limit, descending; empty where an older version measured it.
   std::vector<double> attention_limits = {};
   struct At {
     double timestep = 0;

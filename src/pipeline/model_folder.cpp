@@ -448,8 +448,8 @@ std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& expe
   for (size_t i = 0; i < experts.size(); ++i) {
     if (experts[i].attention_limits.empty())
       fail(
-          "attention_dtype=int8: {} has no error of it, because the {} was measured where the CPU has none; measure it "
-          "here with `zoetrope int8`, or leave attention_dtype=int8 out",
+          "attention_dtype=int8: {} has no error of it, because an older version measured the {}; measure it again "
+          "with `zoetrope int8`, or leave attention_dtype=int8 out",
           file.file().string(), expert_name(static_cast<int>(i)));
     if (experts[i].attention_limits != known)
       fail(

@@ -135,7 +135,7 @@ struct ModelFolder {
   static ModelFolder open(const GenerateOptions& given);
 
   // Of an opened model, what else options say of its weights: LoRA files, where weights are kept, and which blocks are
-  // multiplied in int8. Throws Error where they do not fit the model or the CPU, or where a choice of blocks lacks its
+  // multiplied in int8. Throws Error where they do not fit the model, or where a choice of blocks lacks its
   // measurement or budget.
   void use(const GenerateOptions& options);
 

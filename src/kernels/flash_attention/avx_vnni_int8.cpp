@@ -12,8 +12,8 @@ struct AvxVnniInt8 : Avx2Int8Vectors {
     static constexpr int kLanes = Avx2Vectors::kLanes, kPair = kTerms;
     static ZT_FLASH_INLINE Operand operand(const void* x) { return load_ints(x); }
     static ZT_FLASH_INLINE Operand broadcast(const void* x) { return broadcast_word(x); }
-    // sum + unsigned · signed; in assembly, so that the file needs no other flags than those with whose code it shares
-    // names.
+    // sum + unsigned · signed. In assembly: compiled for AVX-VNNI, inline functions that this file has in common with
+    // others could bring its instructions to CPUs without them.
     static ZT_FLASH_INLINE Ints add_fours(Ints sum, Ints unsigned_bytes, Ints signed_bytes) {
       asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(unsigned_bytes), "x"(signed_bytes));
       return sum;

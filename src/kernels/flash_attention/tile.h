@@ -19,7 +19,7 @@ namespace zoetrope::kernels {
 // The sizes that an instruction set's tile was written and tuned for.
 struct TileShape {
   DType operand;          // what packed keys, values, queries and weights are: F32, BF16 or I8
-  int64_t lanes;          // float32 lanes of a vector
+  int64_t lanes;          // float32 lanes of a vector; in int8 16, of one or two registers
   int64_t pair;           // operand elements in one 32-bit lane
   int64_t panel_keys;     // keys of a key panel
   int64_t value_vectors;  // vectors of a full value panel
