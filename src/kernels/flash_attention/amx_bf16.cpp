@@ -102,13 +102,10 @@ class AmxTile : public VectorTile<AmxVectors> {
    private:
     template <bool kTail>
     ZT_FLASH_INLINE void weigh_row() {
-      Vec score[1][kKeyVectors];
-      load(score[0]);
-      Vec sum[1];
-      tile_.template weigh<kSoftmax, 1, kBias, kTail>(score, sum, AmxVectors::set1(tile_.t_.scale_log2e), row_, key_,
-                                                      valid_, out_ + row_ * tile_.weight_stride_);
-      float* tile_sum = tile_.t_.scratch.tile_sums + row_ * AmxVectors::kLanes;
-      AmxVectors::store(tile_sum, AmxVectors::add(AmxVectors::load(tile_sum), sum[0]));
+      Vec score[kKeyVectors];
+      load(score);
+      tile_.template weigh_row<kSoftmax, kBias, kTail>(score, AmxVectors::set1(tile_.t_.scale_log2e), row_, key_,
+                                                       valid_, out_);
     }
     ZT_FLASH_INLINE void load(Vec (&score)[kKeyVectors]) const {
 #pragma GCC unroll 4

@@ -15,7 +15,7 @@ struct Avx2 : Avx2Vectors {
   static constexpr int kPair = 1;
   static constexpr int kQueryRows = 4;
   static constexpr int kKeyVectors = 3;
-  static constexpr int kWeighRows = 1;
+  static constexpr bool kWeighBetween = false;
   static constexpr int kValueVectors = 3;
   static constexpr int kStepUnit = 1;
   static constexpr int value_rows(int width) { return width == 1 ? 10 : width == 2 ? 6 : 4; }

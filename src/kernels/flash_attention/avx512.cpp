@@ -14,7 +14,7 @@ struct Avx512 : Avx512Vectors {
   // 8×2 0.965; on Zen 5 4×4 and 8×2 0.995, 5×4 0.99. In whole runs 8×2 lost 2 to 3 points on Golden Cove.
   static constexpr int kQueryRows = 5;
   static constexpr int kKeyVectors = 4;
-  static constexpr int kWeighRows = 1;
+  static constexpr bool kWeighBetween = false;
   static constexpr int kValueVectors = 4;
   static constexpr int kStepUnit = 1;
   static constexpr int value_rows(int width) { return width == 1 ? 12 : width == 2 ? 12 : width == 3 ? 7 : 5; }

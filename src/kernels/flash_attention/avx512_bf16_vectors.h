@@ -15,7 +15,7 @@ struct Avx512Bf16 : Avx512Vectors {
   static constexpr int kPair = 2;
   static constexpr int kQueryRows = 4;
   static constexpr int kKeyVectors = 4;
-  static constexpr int kWeighRows = 1;
+  static constexpr bool kWeighBetween = true;
   static constexpr int kValueVectors = 4;
   static constexpr int kStepUnit = 1;
   static constexpr int value_rows(int width) { return width <= 2 ? 8 : 4; }
@@ -27,6 +27,8 @@ struct Avx512Bf16 : Avx512Vectors {
     return (__m512bh)_mm512_set1_epi32(pair);
   }
   static ZT_FLASH_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_dpbf16_ps(acc, a, b); }
+  // Lost: fixed-point numbers whose bits become those of bf16 by a table of 64 (vpermi2w), half as many instructions.
+  // On Zen 5 a tile takes 0.5 to 1 % less, and the error of its output is 1.2 times as large.
   template <int kCount>
   static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
     exp2_of<3>(x, kExp2Degree3);
