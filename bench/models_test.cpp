@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "bench/machine.h"
 #include "bench/model_check.h"
@@ -26,7 +27,7 @@ namespace {
 
 using trace::Clock;
 
-constexpr const char* kTiny = ZOETROPE_SOURCE_DIR "/demo/wan-tiny";
+const std::string kTiny = std::string(kSourceFolder) + "/demo/wan-tiny";
 
 PublishedSettings tiny(const char* weights) {
   PublishedSettings settings;
@@ -55,7 +56,7 @@ TEST(Flops, OfTheVaeMatchWhatIsQuoted) {
   // 5 frames of 480 × 832: 17.9 TFLOP by others' count.
   EXPECT_NEAR(wan::vae_decoder_dense_flop(wan::VaeConfig(), 2, 60, 104), 17.9e12, 0.05e12);
   // wan.md section 8: 121 frames of 704 × 1280 with TI2V-5B's.
-  const auto residual = wan::VaeConfig::load(ZOETROPE_SOURCE_DIR "/configs/wan2.2_ti2v_5b/vae/config.json");
+  const auto residual = wan::VaeConfig::load(std::string(kSourceFolder) + "/configs/wan2.2_ti2v_5b/vae/config.json");
   EXPECT_NEAR(wan::vae_decoder_dense_flop(residual, 31, 44, 80), 2011e12, 5e12);
 }
 
@@ -139,7 +140,7 @@ TEST_P(Checks, OfTheTransformerTellRightFromWrong) {
 TEST_P(Checks, OfTheWholeFamilyTellRightFromWrong) {
   for (const char* name : {"wan21_i2v", "wan21_flf2v", "wan22_i2v", "wan22_ti2v", "wan21_vace"}) {
     const std::filesystem::path folder =
-        std::filesystem::path(ZOETROPE_SOURCE_DIR "/tests/golden/pipelines") / name / "transformer";
+        std::filesystem::path(kSourceFolder) / "tests/golden/pipelines" / name / "transformer";
     const auto config = wan::TransformerConfig::load(folder / "config.json");
     const auto source = io::checkpoint_source(io::Checkpoint::open(folder, pipeline::kDiffusersStem));
     const auto weights = wan::TransformerWeights::load(config, std::make_shared<io::Weights>(source), GetParam());
@@ -160,7 +161,7 @@ TEST_P(Checks, OfTheVaeTellRightFromWrong) {
 }
 
 TEST_P(Checks, OfTheResidualVaeTellRightFromWrong) {
-  const std::filesystem::path folder = ZOETROPE_SOURCE_DIR "/tests/golden/pipelines/wan22_ti2v/vae";
+  const std::filesystem::path folder = std::string(kSourceFolder) + "/tests/golden/pipelines/wan22_ti2v/vae";
   const auto config = wan::VaeConfig::load(folder / "config.json");
   const auto source = io::checkpoint_source(io::Checkpoint::open(folder, pipeline::kDiffusersStem));
   const auto weights =

@@ -1,12 +1,31 @@
-# zoetrope_compile_together(TARGET N [SEPARATE files…]): N files as one, which parses their headers once. SEPARATE files
-# are compiled alone: they define names that others define too. Under a sanitizer all are, so that a file that forgets a
-# header is found there.
+# zoetrope_compile_together(TARGET N [SEPARATE files…]): N files of the target so far as one, which parses their headers
+# once. SEPARATE files are compiled alone: they define names that others define too, or are compiled in another way.
+# Under a sanitizer all are, so that a file that forgets a header is found there. CMake's UNITY_BUILD names files by their absolute path, which makes
+# another clone's other files to ccache.
 function(zoetrope_compile_together target n)
   cmake_parse_arguments(TOGETHER "" "" "SEPARATE" ${ARGN})
-  if(NOT ZOETROPE_SANITIZE)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${n})
-    set_source_files_properties(${TOGETHER_SEPARATE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(ZOETROPE_SANITIZE)
+    return()
   endif()
+  get_target_property(sources ${target} SOURCES)
+  list(REMOVE_ITEM sources ${TOGETHER_SEPARATE})
+  set(compiled ${TOGETHER_SEPARATE})
+  set(number 0)
+  while(sources)
+    list(SUBLIST sources 0 ${n} some)
+    list(REMOVE_ITEM sources ${some})
+    set(includes "")
+    foreach(file ${some})
+      cmake_path(ABSOLUTE_PATH file)
+      cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+      string(APPEND includes "#include \"${file}\"\n")
+    endforeach()
+    set(together ${CMAKE_CURRENT_BINARY_DIR}/${target}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${together} CONTENT "${includes}" @ONLY)
+    list(APPEND compiled ${together})
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set_target_properties(${target} PROPERTIES SOURCES "${compiled}")
 endfunction()
 
 # zoetrope_module(NAME SOURCES … [TESTS …] [SEPARATE …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
@@ -97,8 +116,8 @@ function(zoetrope_test name)
     set(TEST_LABEL unit)
   endif()
   add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
-                                        GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} zoetrope_project_folders fmt::fmt
+                                        GTest::gtest GTest::gmock GTest::gtest_main)
   zoetrope_compiles_fast(${name})
   if(NOT TARGET zoetrope_test_headers)
     # A program, because headers parsed for libraries (-fPIC) do not serve programs (-fPIE).

@@ -8,6 +8,14 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
+# Where ccache is installed, what another build or clone compiled is taken again. Paths below the source folder do not
+# count; the precompiled headers do by what they hold, not by their date.
+find_program(ZOETROPE_CCACHE ccache)
+if(ZOETROPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${ZOETROPE_CCACHE})
+endif()
+
 set(ZOETROPE_MPI AUTO CACHE STRING "Build the MPI transport: AUTO (where MPI is installed), ON or OFF")
 set(ZOETROPE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them; empty for none")
 if(ZOETROPE_SANITIZE)

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/project_folders.h"
 #include "server/api.h"
 #include "server/api_error.h"
 #include "server/page.h"
@@ -135,7 +136,7 @@ TEST(Metrics, AreTextOfPrometheus) {
 
 TEST(Serve, KeysAreDocumented) {
   std::ostringstream text;
-  text << std::ifstream(ZOETROPE_SOURCE_DIR "/docs/configuration.md").rdbuf();
+  text << std::ifstream(std::string(kSourceFolder) + "/docs/configuration.md").rdbuf();
   ServeOptions options;
   const std::string table = describe_serve_options(options).markdown();
   EXPECT_THAT(text.str(), HasSubstr(table)) << "docs/configuration.md should hold:\n" << table;

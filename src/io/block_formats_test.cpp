@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "io/tensor_file.h"
 
 namespace zoetrope::io {
 namespace {
 
-const std::string kBlocks = ZOETROPE_WEIGHT_FILES "/blocks/";
+const std::string kBlocks = std::string(kGoldenFolder) + "/weights/blocks/";
 
 std::vector<float> decoded(const TensorFile& file, const std::string& name, const BlockFormat& format) {
   const std::byte* stored = file.bytes(name);
@@ -55,7 +56,7 @@ TEST(BlockFormats, ValuesHaveTheRecordedBits) {
 }
 
 TEST(BlockFormats, ADamagedScaleShowsInTheValues) {
-  const auto file = TensorFile::open(ZOETROPE_WEIGHT_FILES "/bad/scale_nan.gguf");
+  const auto file = TensorFile::open(std::string(kGoldenFolder) + "/weights/bad/scale_nan.gguf");
   const auto& [name, info] = *file->tensors().begin();
   bool damaged = false;
   for (const float value : decoded(*file, name, *find_block_format(info.dtype_name))) damaged |= !std::isfinite(value);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "base/project_folders.h"
 #include "io/test_files.h"
 
 namespace zoetrope::io {
@@ -85,7 +86,7 @@ TEST(Checkpoint, FoldersThatCannotBeOpened) {
 }
 
 TEST(Checkpoint, ReadsRecordedFolders) {
-  const std::string root = ZOETROPE_GOLDEN_DIR "/pipelines/";
+  const std::string root = std::string(kGoldenFolder) + "/pipelines/";
   const auto sharded = Checkpoint::open(root + "wan21_t2v/transformer", "diffusion_pytorch_model");
   EXPECT_EQ(sharded.files().size(), 3u);
   EXPECT_EQ(sharded.bytes(), 361536u);  // metadata.total_size of its index

@@ -15,6 +15,7 @@
 #include "zoetrope/error.h"
 
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "io/test_files.h"
 #include "io/weights.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kWeights = ZOETROPE_WEIGHT_FILES "/";
+const std::string kWeights = std::string(kGoldenFolder) + "/weights/";
 
 std::string refusal(const std::filesystem::path& path) {
   try {

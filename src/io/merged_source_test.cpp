@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "io/test_files.h"
 #include "io/weight_loader.h"
 #include "tensor/half.h"
@@ -234,7 +235,7 @@ TEST_F(MergedSourceTest, IdentityTellsFilesAndStrengthsApart) {
 // A sum is not what the codes of int8 say any more.
 TEST(MergedSource, ChangedTensorsHaveNoInt8Codes) {
   const auto base =
-      checkpoint_source(Checkpoint::open_file(std::string(ZOETROPE_WEIGHT_FILES) + "/dit/int8_convrot.safetensors"));
+      checkpoint_source(Checkpoint::open_file(std::string(kGoldenFolder) + "/weights/dit/int8_convrot.safetensors"));
   const std::string changed = "blocks.0.ffn.0.weight", same = "blocks.1.ffn.0.weight";
   WeightDelta delta;
   delta.from = base;

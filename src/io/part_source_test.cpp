@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "io/test_files.h"
 #include "tensor/half.h"
 
@@ -93,7 +94,7 @@ TEST_F(PartSourceTest, EveryPartHasAnIdentity) {
 // Rows keep their scales; columns cannot be taken out of a rotated group.
 TEST(PartSource, CutsInt8Codes) {
   const auto whole =
-      checkpoint_source(Checkpoint::open_file(std::string(ZOETROPE_WEIGHT_FILES) + "/dit/int8_convrot.safetensors"));
+      checkpoint_source(Checkpoint::open_file(std::string(kGoldenFolder) + "/weights/dit/int8_convrot.safetensors"));
   const std::string name = "blocks.0.ffn.0.weight";  // [96, 64], groups of 16
   const std::optional<Int8Codes> all = whole->int8_codes(name);
   ASSERT_TRUE(all && all->rotation == 16);
@@ -113,7 +114,7 @@ TEST(PartSource, CutsInt8Codes) {
 // Parts that begin within a block of a quantised tensor.
 TEST(PartSource, CutsQuantisedTensors) {
   const auto whole =
-      checkpoint_source(Checkpoint::open_file(std::string(ZOETROPE_WEIGHT_FILES) + "/blocks/blocks.gguf"));
+      checkpoint_source(Checkpoint::open_file(std::string(kGoldenFolder) + "/weights/blocks/blocks.gguf"));
   TensorTable table;
   for (const std::string& name : whole->names()) {
     const Shape shape = whole->info(name).shape;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "io/scaled_tensor.h"
 #include "io/test_files.h"
 #include "io/weights.h"
@@ -22,7 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::string kWeights = ZOETROPE_WEIGHT_FILES "/";
+const std::string kWeights = std::string(kGoldenFolder) + "/weights/";
 
 std::vector<float> values_of(const WeightSource& source, const std::string& name) {
   std::vector<float> values(static_cast<size_t>(source.info(name).shape.size()));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/disk_limit.h"
+#include "base/project_folders.h"
 #include "io/test_files.h"
 
 namespace zoetrope::io {
@@ -240,7 +241,7 @@ TEST(Safetensors, WriterRefusesAndLeavesNothing) {
 }
 
 TEST(Safetensors, ReadsWhatTheReferenceLibraryWrote) {
-  const auto file = TensorFile::open(ZOETROPE_GOLDEN_DIR "/rng/randn.safetensors");
+  const auto file = TensorFile::open(std::string(kGoldenFolder) + "/rng/randn.safetensors");
   EXPECT_EQ(file->info("seed0.16.f32").dtype, DType::kF32);
   EXPECT_NEAR(file->tensor("seed0.16.f32").data<float>()[0], -1.1258f, 5e-5f);
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/disk_limit.h"
+#include "base/project_folders.h"
 #include "base/unfinished_files.h"
 #include "io/palette.h"
 #include "io/tensor_file.h"
@@ -114,7 +115,7 @@ TEST(Pixels, ManyAtOnceAreTheSameBytes) {
 }
 
 TEST(Pixels, TruncationIsTheReferencesVideoPath) {
-  const auto file = TensorFile::open(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/t2v.safetensors");
+  const auto file = TensorFile::open(std::string(kGoldenFolder) + "/pipelines/wan21_t2v/t2v.safetensors");
   const TensorView frames = file->tensor("frames"), bytes = file->tensor("frames_u8");
   for (int64_t i = 0; i < frames.size(); ++i) {
     ASSERT_EQ(to_u8_truncate(frames.data<float>()[i]), bytes.data<uint8_t>()[i]) << i;
@@ -504,7 +505,7 @@ TEST(VideoReader, CountsFramesAndNotPackets) {
               AllOf(HasSubstr("has 6 frames"), HasSubstr("7 are needed")));
 }
 
-const std::string kCorpus = ZOETROPE_GOLDEN_DIR "/../fuzz/corpus/video/";
+const std::string kCorpus = std::string(kGoldenFolder) + "/../fuzz/corpus/video/";
 
 // Frames are taken in their order, however long each is shown.
 TEST(VideoReader, AVariableRateChangesNoFrame) {

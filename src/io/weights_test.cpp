@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/project_folders.h"
 #include "io/formula_testing.h"
 #include "io/test_files.h"
 #include "tensor/half.h"
@@ -157,7 +158,7 @@ TEST(Weights, DtypeThatCannotBeComputedWith) {
 
 // The same model stored and given by formula: the values must be equal to the bit.
 TEST(ProceduralWeights, EqualTheStoredOnes) {
-  const std::string root = ZOETROPE_GOLDEN_DIR "/transformer_t2v/transformer";
+  const std::string root = std::string(kGoldenFolder) + "/transformer_t2v/transformer";
   const Weights stored(checkpoint_source(Checkpoint::open(root, "diffusion_pytorch_model")));
   const Weights formula(procedural_source(root + "/weights.json"));
   ASSERT_EQ(stored.names(), formula.names());

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "base/project_folders.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/test_model.h"
 
@@ -225,7 +226,7 @@ class WeightPlanTest : public AutoPlanTest {
     return job;
   }
 
-  const ModelFolder large_ = ModelFolder::open_random(ZOETROPE_SOURCE_DIR "/configs/wan2.1_t2v_1.3b", 0, 12);
+  const ModelFolder large_ = ModelFolder::open_random(std::string(kSourceFolder) + "/configs/wan2.1_t2v_1.3b", 0, 12);
 };
 
 // Four processes, each on a host of its own, that can hold less than all weights.

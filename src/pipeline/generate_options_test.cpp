@@ -8,6 +8,8 @@
 
 #include "zoetrope/error.h"
 
+#include "base/project_folders.h"
+
 namespace zoetrope::pipeline {
 namespace {
 
@@ -16,7 +18,7 @@ using testing::HasSubstr;
 TEST(GenerateOptions, DocumentationHoldsEveryKeyAsItIsDescribed) {
   GenerateOptions options;
   std::stringstream text;
-  text << std::ifstream(ZOETROPE_SOURCE_DIR "/docs/configuration.md").rdbuf();
+  text << std::ifstream(std::string(kSourceFolder) + "/docs/configuration.md").rdbuf();
   const std::string table = describe_options(options).markdown();
   EXPECT_THAT(text.str(), HasSubstr(table)) << "docs/configuration.md should hold:\n" << table;
 }

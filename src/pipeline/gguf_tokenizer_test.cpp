@@ -13,6 +13,7 @@
 
 #include "base/input_file.h"
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 
 namespace zoetrope::pipeline {
@@ -169,7 +170,7 @@ TEST_F(GgufTokenizerTest, FlagsMustBeThoseOfTheTextEncoder) {
 }
 
 // The recorded text encoders, and the prompts with their ids. Where SentencePiece itself gives others, they are "_spm".
-const std::filesystem::path kGolden = std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests" / "golden";
+const std::filesystem::path kGolden = std::filesystem::path(kSourceFolder) / "tests" / "golden";
 
 void expect_ids(const text::Tokenizer& tokenizer, const char* table, bool (*by_sentencepiece)(std::string_view)) {
   const auto file = kGolden / "umt5" / table;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/project_folders.h"
 #include "models/lora/lora.h"
 #include "pipeline/admission.h"
 #include "pipeline/fingerprint.h"
@@ -56,7 +57,7 @@ GenerateOptions options_for(const std::string& model) {
 }
 
 std::string recorded_lora(const std::string& name) {
-  return (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests/golden/loras" / (name + ".safetensors")).string();
+  return (std::filesystem::path(kSourceFolder) / "tests/golden/loras" / (name + ".safetensors")).string();
 }
 
 TEST(LoraOptions, FilesAreMergedIntoTheTransformer) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
@@ -42,7 +43,7 @@ std::string picture(const char* key) {
 
 std::string lora(const char* key) {
   return fmt::format("{}={}", key,
-                     (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests/golden/loras/peft.safetensors").string());
+                     (std::filesystem::path(kSourceFolder) / "tests/golden/loras/peft.safetensors").string());
 }
 
 planner::Bytes peak_of(const PlannedRun& run) { return memory_plan(run.memory).peak().total(); }
@@ -115,14 +116,14 @@ TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
   }
   const PlannedRun tiny = [] {
     GenerateOptions options = options_for("wan21_t2v", {});
-    options.model = (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "demo/wan-tiny").string();
+    options.model = (std::filesystem::path(kSourceFolder) / "demo/wan-tiny").string();
     return PlannedRun(options);
   }();
   EXPECT_EQ(tiny.memory.configs.stored.transformer, DType::kBF16);
   // Of configs alone as they are published.
   const auto published = [](const char* name) {
     GenerateOptions options = options_for("wan21_t2v", {});
-    options.model = (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / name).string();
+    options.model = (std::filesystem::path(kSourceFolder) / "configs" / name).string();
     return PlannedRun(options).memory.configs;
   };
   EXPECT_EQ(published("wan2.1_t2v_1.3b").stored.text_encoder, DType::kF32);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/project_folders.h"
 #include "models/sampling/published_caches.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
@@ -87,7 +88,7 @@ TEST_F(StepCacheKeys, AModelWithoutPublishedFiguresIsRefusedWithWhatThereIs) {
 }
 
 TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
-  const std::filesystem::path configs = std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs";
+  const std::filesystem::path configs = std::filesystem::path(kSourceFolder) / "configs";
   const ModelFolder small = ModelFolder::open_random(configs / "wan2.1_t2v_1.3b");
   const ModelFolder large = ModelFolder::open_random(configs / "wan2.1_t2v_14b");
   const ModelFolder two = ModelFolder::open_random(configs / "wan2.2_t2v_a14b");

@@ -7,13 +7,14 @@
 #include <map>
 #include <string>
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
 
 namespace zoetrope::pipeline {
 
 inline std::filesystem::path recorded_model(const std::string& name) {
-  return std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests" / "golden" / "pipelines" / name;
+  return std::filesystem::path(kSourceFolder) / "tests" / "golden" / "pipelines" / name;
 }
 
 class ModelCopy {

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "base/project_folders.h"
+
 namespace zoetrope::planner {
 namespace {
 
@@ -169,8 +171,7 @@ TEST(ForRanks, CountsADeviceOfAnUncalibratedProfileAsACore) {
 
 // What decides where nobody calibrated: it must serve any job.
 TEST(ForRanks, TheGeneralProfileServesAnyJob) {
-  const HardwareProfile cpu =
-      load_hardware(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / "hardware" / "cpu.yml");
+  const HardwareProfile cpu = load_hardware(std::filesystem::path(kSourceFolder) / "configs" / "hardware" / "cpu.yml");
   for (const int hosts : {1, 2, 3})
     for (const int ranks : {1, 2, 4, 7})
       for (const int threads : {1, 8}) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "planner/hardware_figures.h"
 #include "planner/hardware_test_profile.h"
@@ -20,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::filesystem::path shipped_folder() { return std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / "hardware"; }
+std::filesystem::path shipped_folder() { return std::filesystem::path(kSourceFolder) / "configs" / "hardware"; }
 
 // What load_hardware says where `from` in the small profile is replaced by `to`.
 std::string refusal(const std::string& from, const std::string& to) {
@@ -350,7 +351,7 @@ TEST(HardwareRefusal, ProfilesThatProgramsMake) {
 }
 
 TEST(Hardware, EveryFigureIsDocumented) {
-  const std::string page = file_bytes(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "docs" / "hardware.md");
+  const std::string page = file_bytes(std::filesystem::path(kSourceFolder) / "docs" / "hardware.md");
   EXPECT_NE(page.find(figures_markdown()), std::string::npos) << "docs/hardware.md must hold:\n" << figures_markdown();
 }
 

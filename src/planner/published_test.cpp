@@ -9,10 +9,12 @@
 #include <map>
 #include <sstream>
 
+#include "base/project_folders.h"
+
 namespace zoetrope::planner {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / "hardware";
+const std::filesystem::path kFolder = std::filesystem::path(kSourceFolder) / "configs" / "hardware";
 constexpr const char* kTpu = "tpu_v7x_8";
 
 const std::vector<PublishedResult>& results() {
@@ -204,7 +206,7 @@ TEST(PublishedBroken, WrongFiguresAreNoticed) {
 }
 
 TEST(Published, TheTableOfTheDocsIsThatOfTheCode) {
-  std::ifstream file(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "docs" / "planner.md");
+  std::ifstream file(std::filesystem::path(kSourceFolder) / "docs" / "planner.md");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_THAT(text.str(), testing::HasSubstr(published_table(results())));

@@ -9,6 +9,7 @@
 #include "zoetrope/error.h"
 
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "text/grapheme.h"
 
@@ -79,7 +80,7 @@ TEST(Normalizer, RefusesWhatItDoesNotKnow) {
 class RecordedMap : public testing::Test {
  protected:
   RecordedMap() {
-    std::ifstream file(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/tokenizer/tokenizer.json");
+    std::ifstream file(std::string(kGoldenFolder) + "/pipelines/wan21_t2v/tokenizer/tokenizer.json");
     block_ = json::parse(file)["normalizer"]["normalizers"][0];
   }
   json block_;

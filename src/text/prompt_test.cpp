@@ -8,6 +8,8 @@
 
 #include "zoetrope/error.h"
 
+#include "base/project_folders.h"
+
 namespace zoetrope::text {
 namespace {
 
@@ -22,7 +24,7 @@ TEST(Prompt, AskedWeightsAreFound) {
 
 TEST(Prompt, RecordedPromptsAreEqual) {
   for (const char* name : {"tokenizer.json", "tokenizer_identity.json"}) {
-    std::ifstream file(std::string(ZOETROPE_GOLDEN_DIR "/umt5/") + name);
+    std::ifstream file(std::string(kGoldenFolder) + "/umt5/" + name);
     const nlohmann::json cases = nlohmann::json::parse(file);
     ASSERT_GE(cases.size(), 40U);
     for (const auto& c : cases) EXPECT_EQ(clean_prompt(c["prompt"].get<std::string>()), c["clean"].get<std::string>());

@@ -11,11 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "text/tokenizer.h"
 
 namespace zoetrope::text {
 
-inline const std::filesystem::path kGolden = ZOETROPE_GOLDEN_DIR;
+inline const std::filesystem::path kGolden = kGoldenFolder;
 
 inline nlohmann::json read_json(const std::filesystem::path& file) {
   std::ifstream stream(file);

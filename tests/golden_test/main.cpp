@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/project_folders.h"
 #include "report.h"
 
 namespace zoetrope::golden {
@@ -37,7 +38,7 @@ void run_case(Report& report, const fs::path& root, const fs::path& folder) {
 
 int run(const std::vector<std::string>& arguments) {
   Report::Mode mode = Report::Mode::kCheck;
-  fs::path root = ZOETROPE_GOLDEN_DIR;
+  fs::path root = kGoldenFolder;
   for (const std::string& word : arguments) {
     if (word == "--self-test") {
       mode = Report::Mode::kSelfTest;

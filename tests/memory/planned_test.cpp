@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "io/video.h"
 #include "pipeline/generate.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 
 // The configs of a published model, fewer and narrower layers: 0.56 GB of transformer in float32.
 fs::path reduced_model(const fs::path& folder, const char* name) {
-  const fs::path published = fs::path(ZOETROPE_SOURCE_DIR) / "configs" / name;
+  const fs::path published = fs::path(kSourceFolder) / "configs" / name;
   fs::copy(published, folder, fs::copy_options::recursive);
   const auto change = [&](const char* component, const std::map<std::string, std::string>& values) {
     const fs::path file = folder / component / "config.json";

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "comm/rank_test.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/run.h"
@@ -75,7 +76,7 @@ constexpr Layout kLayouts[] = {{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {1, 1
 
 pipeline::GenerateOptions options_of(const char* model, const Layout& layout, const char* dtype) {
   pipeline::GenerateOptions options;
-  options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, model);
+  options.model = fmt::format("{}/pipelines/{}", kGoldenFolder, model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
   options.height = 48;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "comm/rank_test.h"
 #include "comm/testing.h"
 #include "parallel/layout.h"
@@ -89,14 +90,15 @@ void add_inputs(const Job& job, pipeline::GenerateOptions& options) {
   for (std::string word; words >> word;) {
     const size_t split = word.find('=');
     const std::string key = word.substr(0, split), file = word.substr(split + 1);
-    const std::string path = file == "." ? ZOETROPE_CONTROL_VIDEO : fmt::format("{}/inputs/{}", options.model, file);
+    const std::string path = file == "." ? fmt::format("{}/tests/ranks/control_video", kBuildFolder)
+                                         : fmt::format("{}/inputs/{}", options.model, file);
     set.set(key, path, "the test");
   }
 }
 
 pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
   pipeline::GenerateOptions options;
-  options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, job.model);
+  options.model = fmt::format("{}/pipelines/{}", kGoldenFolder, job.model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
   options.height = job.height;
@@ -109,7 +111,7 @@ pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
   options.threads = 1;
   options.check_finite = false;  // a flipped byte may be one of an exponent
   add_inputs(job, options);
-  if (*job.lora != 0) options.lora = {{fmt::format("{}/loras/{}.safetensors", ZOETROPE_GOLDEN_DIR, job.lora), 0.8}};
+  if (*job.lora != 0) options.lora = {{fmt::format("{}/loras/{}.safetensors", kGoldenFolder, job.lora), 0.8}};
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "comm/rank_test.h"
 #include "comm/testing.h"
 #include "pipeline/dtype_name.h"
@@ -80,7 +81,7 @@ class MadeUpTimes final : public comm::WrappedCommunicator {
 
 pipeline::GenerateOptions options_of(const Job& job) {
   pipeline::GenerateOptions options;
-  options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, job.model);
+  options.model = fmt::format("{}/pipelines/{}", kGoldenFolder, job.model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
   options.height = 48;
@@ -93,7 +94,7 @@ pipeline::GenerateOptions options_of(const Job& job) {
   options.threads = 1;
   if (std::string_view(job.model) == "wan21_vace") {
     options.num_frames = 5;
-    options.control_video = ZOETROPE_CONTROL_VIDEO;
+    options.control_video = fmt::format("{}/tests/ranks/control_video", kBuildFolder);
     options.mask = options.model + "/inputs/mask_00.png";
   }
   if (std::string_view(job.model) == "wan22_animate") {
@@ -106,8 +107,8 @@ pipeline::GenerateOptions options_of(const Job& job) {
     options.num_inference_steps = 6;
     options.segment_frame_length = 5;
     options.image = options.model + "/inputs/image.png";
-    options.pose_video = ZOETROPE_POSE_VIDEO;
-    options.face_video = ZOETROPE_FACE_VIDEO;
+    options.pose_video = fmt::format("{}/tests/ranks/pose_video", kBuildFolder);
+    options.face_video = fmt::format("{}/tests/ranks/face_video", kBuildFolder);
   }
   options.cache = job.cache;
   if (job.cache == StepCacheKind::kMag) options.cache_ratios = "wan2.1_t2v_14b";
@@ -151,7 +152,7 @@ void moving_shards_match_one(const Job& job, const Layout& layout, comm::Communi
       if (layout.gather > 1) options.strategy.attention = "gather";
       else options.strategy.ulysses_shards = layout.ulysses;
       options.strategy.shard_weights.automatic = true;
-      options.hardware = ZOETROPE_PROFILE;
+      options.hardware = fmt::format("{}/tests/ranks/shards.yml", kSourceFolder);
       open = video = std::make_shared<OpenRun>(options);
     }
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/project_folders.h"
 #include "comm/rank_test.h"
 #include "comm/testing.h"
 #include "models/wan/transformer/transformer_testing.h"
@@ -144,7 +145,7 @@ void sees_a_flipped_byte(const ModelClass& which, int tensor, const attention::S
 const bool kRegistered = [] {
   for (const ModelClass& which : kModelClasses) {
     const int64_t heads =
-        wan::TransformerConfig::load(std::string(ZOETROPE_GOLDEN_DIR) + "/" + which.model + "/transformer/config.json")
+        wan::TransformerConfig::load(std::string(kGoldenFolder) + "/" + which.model + "/transformer/config.json")
             .num_attention_heads;
     for (const int ranks : {2, 3, 4, 5}) {
       if (ranks == 5 && heads % ranks != 0) continue;  // of 5 heads

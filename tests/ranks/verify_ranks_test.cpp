@@ -18,6 +18,7 @@
 
 #include "zoetrope/mpi.h"
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "comm/testing.h"
 #include "io/safetensors.h"
@@ -36,7 +37,7 @@ namespace fs = std::filesystem;
 // Settings as they are typed: "ranks=4 ulysses_shards=2".
 GenerateOptions options_of(const std::string& model, const std::string& words) {
   GenerateOptions options;
-  options.model = fs::path(model).is_absolute() ? model : fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, model);
+  options.model = fs::path(model).is_absolute() ? model : fmt::format("{}/pipelines/{}", kGoldenFolder, model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
   options.height = options.width = 80;
@@ -51,7 +52,7 @@ GenerateOptions options_of(const std::string& model, const std::string& words) {
     const size_t file = word.find('@');
     if (file != std::string::npos) word.replace(file, 1, options.model + "/inputs/");
     // Frames of a video are in a folder of their own.
-    if (word.ends_with("_video")) word += fmt::format("={}/{}", ZOETROPE_VIDEOS, word);
+    if (word.ends_with("_video")) word += fmt::format("={}/tests/ranks/{}", kBuildFolder, word);
     set.set_argument(word);
   }
   return options;
@@ -279,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Family, FaultOnTheWay, testing::ValuesIn(kOnTheWay),
 class ChangedModel {
  public:
   explicit ChangedModel(const std::string& model) {
-    fs::copy(fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, model), path(), fs::copy_options::recursive);
+    fs::copy(fmt::format("{}/pipelines/{}", kGoldenFolder, model), path(), fs::copy_options::recursive);
   }
   fs::path path() const { return folder_.path() / "model"; }
 
@@ -372,7 +373,7 @@ TEST_P(FaultInWeights, IsFound) {
   const InWeights& fault = GetParam();
   const ChangedModel model("wan21_t2v");
   model.change(fault.tensor, fault.change);
-  const std::string whole = fmt::format("{}/pipelines/wan21_t2v", ZOETROPE_GOLDEN_DIR);
+  const std::string whole = fmt::format("{}/pipelines/wan21_t2v", kGoldenFolder);
   const VerifyReport report = verified(options_of(model.path().string(), fault.words), whole);
   EXPECT_GT(report.outside, 0);
   const auto outside = [&](const VerifiedValue& value) { return value.tensor == fault.found && value.of_bound > 1; };
@@ -389,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(Family, FaultInWeights, testing::ValuesIn(kInWeights),
 TEST(Fault, WrongExpertIsFound) {
   const ChangedModel model("wan22_t2v");
   model.exchange_experts();
-  const std::string whole = fmt::format("{}/pipelines/wan22_t2v", ZOETROPE_GOLDEN_DIR);
+  const std::string whole = fmt::format("{}/pipelines/wan22_t2v", kGoldenFolder);
   const VerifyReport report = verified(options_of(model.path().string(), "ranks=2"), whole);
   EXPECT_GT(report.outside, 0);
   EXPECT_NE(report.first_outside.find("the prompt, transformer, "), std::string::npos) << report.first_outside;

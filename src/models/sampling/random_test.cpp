@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/project_folders.h"
 #include "io/tensor_file.h"
 
 namespace zoetrope::sampling {
@@ -16,7 +17,8 @@ constexpr double kTolerance = 2e-6;
 
 class RandnTest : public testing::TestWithParam<uint64_t> {
  protected:
-  std::shared_ptr<const io::TensorFile> golden_ = io::TensorFile::open(ZOETROPE_GOLDEN_DIR "/rng/randn.safetensors");
+  std::shared_ptr<const io::TensorFile> golden_ =
+      io::TensorFile::open(std::string(kGoldenFolder) + "/rng/randn.safetensors");
   std::string name(const std::string& rest) const { return "seed" + std::to_string(GetParam()) + "." + rest; }
 };
 

@@ -13,6 +13,7 @@
 
 #include "base/input_file.h"
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "io/tensor_file.h"
 #include "tensor/half.h"
 
@@ -28,7 +29,7 @@ SolverConfig config_of(SolverKind kind, double shift, int64_t steps) {
 }
 
 std::vector<JsonObject> recorded_tables() {
-  const std::string where = ZOETROPE_GOLDEN_DIR "/schedulers/tables.json";
+  const std::string where = std::string(kGoldenFolder) + "/schedulers/tables.json";
   return JsonObject::parse(R"({"tables": )" + read_file(where) + "}", where).objects("tables");
 }
 
@@ -146,7 +147,7 @@ class Trajectory : public testing::TestWithParam<Recorded> {};
 
 TEST_P(Trajectory, FollowsTheRecordedOne) {
   const Recorded& recorded = GetParam();
-  const auto file = io::TensorFile::open(ZOETROPE_GOLDEN_DIR "/schedulers/trajectories.safetensors");
+  const auto file = io::TensorFile::open(std::string(kGoldenFolder) + "/schedulers/trajectories.safetensors");
   const TensorView velocities = file->flat(std::string(recorded.key) + ".v");
   const TensorView samples = file->flat(std::string(recorded.key) + ".samples");
   SolverConfig config = config_of(recorded.kind, recorded.shift, recorded.steps);

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "io/tensor_file.h"
 #include "tensor/half.h"
 
@@ -98,7 +99,7 @@ struct RecordedTimesteps {
 class GoldenCase {
  public:
   explicit GoldenCase(const std::string& name, const std::string& file = "tensors.safetensors")
-      : root_(ZOETROPE_GOLDEN_DIR),
+      : root_(kGoldenFolder),
         description_(JsonObject::load(root_ / name / "case.json").raw()),
         tensors_(io::TensorFile::open(root_ / name / file)) {}
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/project_folders.h"
 #include "models/encoders/config.h"
 #include "models/testing/refusals.h"
 
@@ -22,7 +23,7 @@ using refusals::parse;
 using refusals::refusal;
 using refusals::refusal_with;
 
-const fs::path kPipelines = fs::path(ZOETROPE_GOLDEN_DIR) / "pipelines";
+const fs::path kPipelines = fs::path(kGoldenFolder) / "pipelines";
 
 json transformer_json() {
   return {{"_class_name", "WanTransformer3DModel"},

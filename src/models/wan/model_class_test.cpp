@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "base/project_folders.h"
 #include "base/test_folder.h"
 
 namespace zoetrope::wan {
@@ -14,7 +15,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::filesystem::path recorded(const std::string& name) {
-  return std::filesystem::path(ZOETROPE_GOLDEN_DIR) / "pipelines" / name;
+  return std::filesystem::path(kGoldenFolder) / "pipelines" / name;
 }
 
 constexpr const char* kNone = "no error";  // of error_of()

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/project_folders.h"
 #include "io/checkpoint.h"
 #include "io/formula_testing.h"
 #include "models/encoders/tensor_tables.h"
@@ -249,7 +250,7 @@ void expect_same(const io::TensorTable& table, const fs::path& folder, const cha
 
 TEST(Golden, TablesMatchEveryRecordedCheckpoint) {
   constexpr const char *kDiffusers = "diffusion_pytorch_model", *kTransformers = "model";
-  const fs::path golden = ZOETROPE_GOLDEN_DIR;
+  const fs::path golden = kGoldenFolder;
   std::set<std::string> components;
   for (const auto& config : fs::recursive_directory_iterator(golden)) {
     if (config.path().filename() != "config.json") continue;
@@ -335,7 +336,7 @@ void expect_published(const Published& model, const fs::path& folder) {
 }
 
 TEST(ShippedConfigs, AreThePublishedModels) {
-  const fs::path configs = ZOETROPE_CONFIG_DIR;
+  const fs::path configs = fs::path(kSourceFolder) / "configs";
   std::set<std::string> shipped, known;
   for (const auto& entry : fs::directory_iterator(configs)) {
     if (fs::exists(entry.path() / "model_index.json")) shipped.insert(entry.path().filename().string());

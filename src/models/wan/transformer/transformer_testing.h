@@ -13,6 +13,7 @@
 #include "zoetrope/communicator.h"
 
 #include "attention/plan.h"
+#include "base/project_folders.h"
 #include "io/formula_testing.h"
 #include "io/weights.h"
 #include "kernels/pointwise/pointwise.h"
@@ -41,7 +42,7 @@ struct Model {
   std::shared_ptr<const TransformerWeights> weights;
 
   explicit Model(DType dtype = DType::kF32, const std::string& name = "transformer_odd", TensorPart part = {})
-      : folder(std::filesystem::path(ZOETROPE_GOLDEN_DIR) / name / "transformer"),
+      : folder(std::filesystem::path(kGoldenFolder) / name / "transformer"),
         config(config_for(dtype, folder)),
         weights(TransformerWeights::load(
             config, std::make_shared<io::Weights>(TransformerWeights::source_of(open_source(folder), config, part)),

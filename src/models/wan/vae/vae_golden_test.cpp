@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/project_folders.h"
 #include "io/checkpoint.h"
 #include "io/tensor_file.h"
 #include "models/wan/vae/latents.h"
@@ -18,7 +19,7 @@
 namespace zoetrope::wan {
 namespace {
 
-const std::filesystem::path kGolden = ZOETROPE_GOLDEN_DIR;
+const std::filesystem::path kGolden = kGoldenFolder;
 
 struct Floor {
   double max_abs = 0, relative_l2 = 0, reference_max = 1;
