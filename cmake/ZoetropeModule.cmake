@@ -1,7 +1,7 @@
 # zoetrope_compile_together(TARGET N [SEPARATE files…]): N files of the target so far as one, which parses their headers
 # once. SEPARATE files are compiled alone: they define names that others define too, or are compiled in another way.
-# Under a sanitizer all are, so that a file that forgets a header is found there. CMake's UNITY_BUILD names files by their absolute path, which makes
-# another clone's other files to ccache.
+# Under a sanitizer all are, so that a file that forgets a header is found there. CMake's UNITY_BUILD names files by
+# their absolute path, which ccache takes for other files in another clone.
 function(zoetrope_compile_together target n)
   cmake_parse_arguments(TOGETHER "" "" "SEPARATE" ${ARGN})
   if(ZOETROPE_SANITIZE)
