@@ -45,16 +45,15 @@ class AmxTile : public VectorTile<AmxVectors> {
   static void fold(const TileTask& task) {
     AmxTile tile(task);
     const AmxTiles tiles;
-    const bool bias = task.bias != nullptr;
-    switch (task.softmax) {
-      case TileSoftmax::kLazy:
-        return bias ? tile.run<TileSoftmax::kLazy, true>() : tile.run<TileSoftmax::kLazy, false>();
-      case TileSoftmax::kExact:
-        return bias ? tile.run_exactly<true>() : tile.run_exactly<false>();
-      case TileSoftmax::kFixed:
-        return tile.run<TileSoftmax::kFixed, false>();
-      case TileSoftmax::kFixedExponent:
-        return tile.run<TileSoftmax::kFixedExponent, false>();
+    run_tile(tile, task);
+  }
+
+  template <TileSoftmax kSoftmax, bool kBias>
+  void run() {
+    if constexpr (kSoftmax == TileSoftmax::kExact) {
+      run_exactly<kBias>();
+    } else {
+      run_in_a_stream<kSoftmax, kBias>();
     }
   }
 
@@ -80,7 +79,7 @@ class AmxTile : public VectorTile<AmxVectors> {
       key_ = first + panel;
       valid_ = valid;
       out_ = tile_.weights(0) + panel;
-      reference_ = !is_fixed(kSoftmax) && tile_.fresh_ && panel == 0;
+      reference_ = !kReferencesGiven<kSoftmax> && tile_.fresh_ && panel == 0;
       plain_ = !reference_ && valid >= kPanelKeys;
     }
     ZT_FLASH_INLINE void some() {
@@ -278,7 +277,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 
   // Key tiles are two deep: scores of one are computed between the values of the one before.
   template <TileSoftmax kSoftmax, bool kBias>
-  void run() {
+  void run_in_a_stream() {
     load_state<kSoftmax>();
     bool fresh = fresh_;
     Values before;

@@ -36,8 +36,8 @@ struct Avx2Int8Vectors : Avx2Vectors {
 template <typename Isa>
 class Int8Tile256 : public Int8VectorTile<Isa, Int8Tile256<Isa>> {
   using Base = Int8VectorTile<Isa, Int8Tile256<Isa>>;
-  using Base::factors, Base::is_fixed, Base::key_panel, Base::key_scales, Base::padded_rows_, Base::query, Base::steps_,
-      Base::t_, Base::tops, Base::weight_stride_, Base::weights_;
+  using Base::factors, Base::key_panel, Base::key_scales, Base::padded_rows_, Base::query, Base::steps_, Base::t_,
+      Base::tops, Base::weight_stride_, Base::weights_;
   using typename Base::Ints;
   using typename Base::Query;
   using typename Base::Vec;

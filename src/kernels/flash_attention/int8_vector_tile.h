@@ -51,17 +51,7 @@ class Int8VectorTile {
 
   static void fold(const TileTask& task) {
     Tile tile(task);
-    const bool bias = task.bias != nullptr;
-    switch (task.softmax) {
-      case TileSoftmax::kLazy:
-        return bias ? tile.template run<TileSoftmax::kLazy, true>() : tile.template run<TileSoftmax::kLazy, false>();
-      case TileSoftmax::kExact:
-        return bias ? tile.template run<TileSoftmax::kExact, true>() : tile.template run<TileSoftmax::kExact, false>();
-      case TileSoftmax::kFixed:
-        return tile.template run<TileSoftmax::kFixed, false>();
-      case TileSoftmax::kFixedExponent:
-        return tile.template run<TileSoftmax::kFixedExponent, false>();
-    }
+    run_tile(tile, task);
   }
 
   template <TileSoftmax kSoftmax, bool kBias>
@@ -89,10 +79,6 @@ class Int8VectorTile {
         tops_(task.scratch.panels),
         factors_(tops_ + key_tile_ / kPanelKeys * task.weight_rows),
         weight_sums_(factors_ + key_tile_ / kPanelKeys * task.weight_rows) {}
-
-  static constexpr bool is_fixed(TileSoftmax softmax) {
-    return softmax == TileSoftmax::kFixed || softmax == TileSoftmax::kFixedExponent;
-  }
 
   ZT_FLASH_INLINE const Query* query(int64_t row) const {
     return static_cast<const Query*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
@@ -134,7 +120,7 @@ class Int8VectorTile {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
-      if constexpr (!is_fixed(kSoftmax)) {
+      if constexpr (!kReferencesGiven<kSoftmax>) {
         t_.scratch.minus_m[r] = t_.q_offsets[row] - t_.m[row];
       } else {
         t_.scratch.minus_m[r] = r < t_.rows ? t_.q_offsets[row] + t_.scratch.minus_m[r] : t_.scratch.minus_m[row];
@@ -181,7 +167,7 @@ class Int8VectorTile {
       float* sum = t_.scratch.sums + row * kLanes;
       float* tile_sum = t_.scratch.tile_sums + row * kLanes;
       Vec before = Isa::load(sum), of_tile = Isa::load(tile_sum);
-      if constexpr (!is_fixed(kSoftmax)) {
+      if constexpr (!kReferencesGiven<kSoftmax>) {
         // A sum that was not finite before stays so whatever is redone.
         if (kSoftmax == TileSoftmax::kExact ||
             (!Isa::all_at_most(Isa::add(before, of_tile), kSumLimit) && Isa::all_at_most(before, kFloatMax))) {

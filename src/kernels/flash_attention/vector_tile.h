@@ -87,6 +87,26 @@ ZT_FLASH_INLINE void multiply_steps_between(Sum (&acc)[kRows][kWidth], const typ
   multiply_steps<Ops>(acc, a, b, steps - kRows * share);
 }
 
+// References that the driver gives are never raised.
+template <TileSoftmax kSoftmax>
+constexpr bool kReferencesGiven = kSoftmax == TileSoftmax::kFixed || kSoftmax == TileSoftmax::kFixedExponent;
+
+// Runs a tile with the softmax and biases of its task; the driver gives no references where scores have biases.
+template <typename Tile>
+ZT_FLASH_INLINE void run_tile(Tile& tile, const TileTask& task) {
+  const bool bias = task.bias != nullptr;
+  switch (task.softmax) {
+    case TileSoftmax::kLazy:
+      return bias ? tile.template run<TileSoftmax::kLazy, true>() : tile.template run<TileSoftmax::kLazy, false>();
+    case TileSoftmax::kExact:
+      return bias ? tile.template run<TileSoftmax::kExact, true>() : tile.template run<TileSoftmax::kExact, false>();
+    case TileSoftmax::kFixed:
+      return tile.template run<TileSoftmax::kFixed, false>();
+    case TileSoftmax::kFixedExponent:
+      return tile.template run<TileSoftmax::kFixedExponent, false>();
+  }
+}
+
 template <typename Isa>
 class VectorTile {
   using Element = typename Isa::Element;
@@ -103,31 +123,7 @@ class VectorTile {
 
   static void fold(const TileTask& task) {
     VectorTile<Isa> tile(task);
-    const bool bias = task.bias != nullptr;
-    switch (task.softmax) {
-      case TileSoftmax::kLazy:
-        return bias ? tile.template run<TileSoftmax::kLazy, true>() : tile.template run<TileSoftmax::kLazy, false>();
-      case TileSoftmax::kExact:
-        return bias ? tile.template run<TileSoftmax::kExact, true>() : tile.template run<TileSoftmax::kExact, false>();
-      case TileSoftmax::kFixed:
-        return tile.template run<TileSoftmax::kFixed, false>();
-      case TileSoftmax::kFixedExponent:
-        return tile.template run<TileSoftmax::kFixedExponent, false>();
-    }
-  }
-
- protected:
-  explicit VectorTile(const TileTask& task)
-      : t_(task),
-        key_tile_(task.key_tile),
-        weight_stride_(task.key_tile + kWeightPadding / static_cast<int64_t>(sizeof(Element))),
-        steps_(kShape.steps(task.head_dim)),
-        padded_rows_((task.rows + kRows - 1) / kRows * kRows),
-        vectors_((task.head_dim + kLanes - 1) / kLanes),
-        weights_(static_cast<Element*>(task.scratch.weights)) {}
-
-  static constexpr bool is_fixed(TileSoftmax softmax) {
-    return softmax == TileSoftmax::kFixed || softmax == TileSoftmax::kFixedExponent;
+    run_tile(tile, task);
   }
 
   template <TileSoftmax kSoftmax, bool kBias>
@@ -147,6 +143,16 @@ class VectorTile {
     store_state<kSoftmax>();
   }
 
+ protected:
+  explicit VectorTile(const TileTask& task)
+      : t_(task),
+        key_tile_(task.key_tile),
+        weight_stride_(task.key_tile + kWeightPadding / static_cast<int64_t>(sizeof(Element))),
+        steps_(kShape.steps(task.head_dim)),
+        padded_rows_((task.rows + kRows - 1) / kRows * kRows),
+        vectors_((task.head_dim + kLanes - 1) / kLanes),
+        weights_(static_cast<Element*>(task.scratch.weights)) {}
+
   // ---- state ----
 
   template <TileSoftmax kSoftmax>
@@ -154,7 +160,7 @@ class VectorTile {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
-      if constexpr (!is_fixed(kSoftmax)) {
+      if constexpr (!kReferencesGiven<kSoftmax>) {
         t_.scratch.minus_m[r] = -t_.m[row];
       } else if (r >= t_.rows) {
         t_.scratch.minus_m[r] = t_.scratch.minus_m[row];
@@ -193,7 +199,7 @@ class VectorTile {
   void score_tile(int64_t first, int64_t keys) {
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
       const int64_t valid = keys - panel;
-      const bool reference = !is_fixed(kSoftmax) && fresh_ && panel == 0;
+      const bool reference = !kReferencesGiven<kSoftmax> && fresh_ && panel == 0;
       const void* next = valid > kPanelKeys ? static_cast<const void*>(key_panel(first + panel + kPanelKeys))
                                             : static_cast<const void*>(value_tile(first));
       if (valid < kPanelKeys) {
@@ -378,7 +384,7 @@ class VectorTile {
       float* tile_sum = t_.scratch.tile_sums + row * kLanes;
       const Vec before = Isa::load(sum);
       Vec after = Isa::add(before, Isa::load(tile_sum));
-      if constexpr (!is_fixed(kSoftmax)) {
+      if constexpr (!kReferencesGiven<kSoftmax>) {
         if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
           // A sum that was not finite before stays so whatever is redone.
           if (Isa::all_at_most(before, kFloatMax)) after = redo_row<kBias>(first, keys, row);
