@@ -191,6 +191,9 @@ TEST_F(RawFile, WhatDoesNotFitIsRefused) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {nan}, "[]").refusal(), HasSubstr("nan"));
   EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1, nan}, "[2]").refusal(), HasSubstr("a NaN"));
+  const auto codes = with_codes("I8").with_scale("L.weight_scale", {1, nan}, "[2]").open();
+  EXPECT_THAT(error_of([&] { codes->int8_codes("L.weight"); }),
+              HasSubstr("scale 'L.weight_scale' is nan for row 1; the file is damaged"));
   EXPECT_THAT(with("b", "F8_E4M3", "[2]", "\x7f\x10").refusal(), AllOf(HasSubstr("'b'"), HasSubstr("a NaN")));
   EXPECT_THAT(with("b", "F8_E5M2", "[2]", "\x7c\x10").refusal(), HasSubstr("infinite"));
   EXPECT_THAT(with_scale("L.weight_scale", {1}, "[]").refusal(), HasSubstr("no 'L.weight'"));

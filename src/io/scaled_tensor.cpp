@@ -148,9 +148,15 @@ ScaleLayout scale_layout(const std::string& where, const StoredPart& codes, cons
 }
 
 template <typename ScaleOf>
-Int8Codes row_scales(int64_t rows, int64_t rotation, const ScaleOf& scale_of) {
+Int8Codes row_scales(const std::string& where, const std::string& name, int64_t rows, int64_t rotation,
+                     const ScaleOf& scale_of) {
   Int8Codes codes{rotation, {}};
-  for (int64_t row = 0; row < rows; ++row) codes.scales.push_back(scale_of(row));
+  for (int64_t row = 0; row < rows; ++row) {
+    const float scale = scale_of(row);
+    if (!std::isfinite(scale))
+      fail("{}: scale '{}' is {} for row {}; the file is damaged, download it again", where, name, scale, row);
+    codes.scales.push_back(scale);
+  }
   return codes;
 }
 
@@ -175,7 +181,8 @@ class LinearTensor final : public QuantisedTensor {
 
   std::optional<Int8Codes> int8_codes() const override {
     if (!int8_ || layout_.in_row > 1) return {};
-    return row_scales(rows(), 0, [&](int64_t row) { return scales_ ? (*scales_)[row] : single_; });
+    return row_scales(where(), scale_name_, rows(), 0,
+                      [&](int64_t row) { return scales_ ? (*scales_)[row] : single_; });
   }
 
  private:
@@ -230,7 +237,8 @@ class RotatedTensor final : public QuantisedTensor {
   }
 
   std::optional<Int8Codes> int8_codes() const override {
-    return row_scales(rows(), group_, [&](int64_t row) { return scales_[layout_.in_row == 0 ? 0 : row]; });
+    return row_scales(where(), scale_name_, rows(), group_,
+                      [&](int64_t row) { return scales_[layout_.in_row == 0 ? 0 : row]; });
   }
 
  private:
