@@ -73,13 +73,12 @@ uint64_t checksum_of(const TensorView& frame) {
   return io::checksum(static_cast<const std::byte*>(frame.raw()), frame.bytes());
 }
 
-// "a is 1 there and 2 here" for each key that differs.
+// "a is 1 there and 2 here" for each key that differs. An older journal lacks keys that were not known then.
 std::vector<std::string> differences(const std::map<std::string, std::string>& kept,
                                      const std::map<std::string, std::string>& asked) {
   const auto word = [](const std::map<std::string, std::string>& of, const std::string& key) {
     const auto found = of.find(key);
-    if (found == of.end()) return std::string("missing");
-    return found->second.empty() ? std::string("unset") : found->second;
+    return found == of.end() || found->second.empty() ? std::string("unset") : found->second;
   };
   std::vector<std::string> all;
   std::map<std::string, std::string> keys = kept;

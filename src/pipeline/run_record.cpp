@@ -133,7 +133,7 @@ std::vector<std::string> differing(const std::map<std::string, std::string>& a,
   std::vector<std::string> keys;
   for (const auto& [key, unused] : all) {
     const auto one = a.find(key), other = b.find(key);
-    if (one == a.end() || other == b.end() || one->second != other->second) keys.push_back(key);
+    if ((one == a.end() ? "" : one->second) != (other == b.end() ? "" : other->second)) keys.push_back(key);
   }
   return keys;
 }

@@ -50,7 +50,7 @@ struct RunIdentity {
   std::vector<int64_t> seeds;                   // of each video
 };
 
-// The keys that one of them lacks, or that have other values.
+// The keys that have other values; one that is missing has an empty one.
 std::vector<std::string> differing(const std::map<std::string, std::string>& a,
                                    const std::map<std::string, std::string>& b);
 
