@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -91,10 +94,13 @@ std::string certificate_text(const std::string& file, comm::Communicator* world)
 
 // Settings of the certificate; the command line is above them.
 void take_settings(const pipeline::Certificate& certificate, OptionSet& set) {
-  const bool chooses = set.origin("budget") == kCommandLine || set.origin("int8_layers") == kCommandLine;
-  for (const auto& [key, value] : set.settings()) {
+  const auto given = [&](const char* key) { return set.origin(key) == kCommandLine; };
+  const auto settings = set.settings();
+  const std::pair<std::string, std::string> by_budget("int8_layers", pipeline::kChosenLayers);
+  const bool budget = given("budget"), blocks = given("int8_layers") && std::ranges::count(settings, by_budget) > 0;
+  for (const auto& [key, value] : settings) {
     // What a budget on the command line chooses again.
-    if (chooses && (key == "cache_threshold" || key == "attention_int8_limit")) continue;
+    if ((budget && key == "cache_threshold") || ((budget || blocks) && key == "attention_int8_limit")) continue;
     const auto wanted = certificate.report.run.settings.find(key);
     if (wanted == certificate.report.run.settings.end() || wanted->second == value || set.origin(key) == kCommandLine)
       continue;

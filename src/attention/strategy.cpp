@@ -187,6 +187,14 @@ Strategy requested_strategy(const StrategyOptions& options) {
   return strategy;
 }
 
+StrategyOptions on_one_rank(const StrategyOptions& options) {
+  StrategyOptions alone;
+  alone.deterministic = options.deterministic;
+  alone.attention_dtype = options.attention_dtype;
+  alone.attention_int8_limit = options.attention_int8_limit;
+  return alone;
+}
+
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
   ZT_CHECK(context_degree >= 1 && heads >= 1);
   check_name(find_name(options.attention), options, context_degree, heads);

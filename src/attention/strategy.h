@@ -15,6 +15,9 @@ namespace zoetrope::attention {
 // The fields that a name and the other keys set, for any number of ranks; the rest is unset. Throws Error.
 Strategy requested_strategy(const StrategyOptions& options);
 
+// What one rank needs to multiply and round as these do on any number of ranks; the rest is unset.
+StrategyOptions on_one_rank(const StrategyOptions& options);
+
 // Whether the name says that a context has several ranks, and how they share the work. flash is for one, and gathers
 // where there are more.
 bool names_topology(const StrategyOptions& options);

@@ -180,15 +180,16 @@ double ForwardChecks::kv_rounding(const Stage& stage) const {
   ZT_CHECK(false);
 }
 
-double ForwardChecks::bound(const Stage& stage) const {
+double ForwardChecks::bound(const Stage& stage, int64_t step) const {
   const bool int8 = setup_.attention_dtype == attention::AttentionDtype::kInt8;
-  return stage_bound(stage, config(), setup_.plan.dtype) + (int8 ? wan::reference::int8_attention_rounding(stage) : 0) +
-         kv_rounding(stage);
+  return stage_bound(stage, config_of(step), setup_.plan.dtype) +
+         (int8 ? wan::reference::int8_attention_rounding(stage) : 0) + kv_rounding(stage);
 }
 
 double ForwardChecks::largest_bound() const {
   double largest = 0;
-  for (const Stage& stage : stages_) largest = std::max(largest, bound(stage));
+  for (int64_t step = 0; step < std::ssize(timesteps_); ++step)
+    for (const Stage& stage : stages_) largest = std::max(largest, bound(stage, step));
   return largest;
 }
 
@@ -370,7 +371,7 @@ void ForwardChecks::compare_stages(int64_t step) {
   const RankValues ranks = values(), one(setup_.plan, alone, {&one_rank_});
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
-    const double allowed = kOfStage * (bound(stage) - kv_rounding(stage)) + kv_rounding(stage);
+    const double allowed = kOfStage * (bound(stage, step) - kv_rounding(stage)) + kv_rounding(stage);
     const RankValues::Recorded named = recorded(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {
@@ -516,7 +517,8 @@ void ForwardChecks::check_item(ReferenceWeights& weights, const Item& item, int6
     const int64_t step = of_prompt ? prompt_of(expert_of(item.step)) : item.step;
     return read[name] = RankValues::joined(ranks.pieces(step, recorded(*other), item.sample, tokens_of(*other, step)));
   };
-  const wan::reference::ForwardStages reference(config(), setup_.plan.dtype, weights.parameters(), given, value);
+  const wan::reference::ForwardStages reference(config_of(item.step), setup_.plan.dtype, weights.parameters(), given,
+                                                value);
   const std::vector<RankValues::Piece> pieces =
       ranks.pieces(item.step, recorded(stage), item.sample, tokens_of(stage, item.step));
   const int64_t first_token = tokens_of(stage, item.step).begin;
@@ -537,7 +539,7 @@ void ForwardChecks::check_item(ReferenceWeights& weights, const Item& item, int6
   weights.begin_stage();
   const Rows expected = reference.expected(stage, of), before = reference.stream_before(stage, of);
   const Rows result = stage.by_token() ? RankValues::rows_at_tokens(pieces, of, first_token) : Rows();
-  const double allowed = bound(stage) + weights.budget();
+  const double allowed = bound(stage, item.step) + weights.budget();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const RankValues::Piece& piece = pieces[i];
     // Rows of a text behind its end are nobody's.

@@ -103,10 +103,13 @@ class ForwardChecks {
  private:
   using Stage = wan::reference::Stage;
   using Rows = wan::reference::Rows;
-  const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }
+  const wan::TransformerConfig& config() const { return setup_.model.experts.front().config; }  // sizes
   const ForwardRecord& first() const { return ranks_.front(); }
   int expert_of(int64_t step) const;
-  double bound(const Stage& stage) const;  // of its relative L2 error
+  const wan::TransformerConfig& config_of(int64_t step) const {  // with the expert's own int8_blocks
+    return setup_.model.experts[static_cast<size_t>(expert_of(step))].config;
+  }
+  double bound(const Stage& stage, int64_t step) const;  // of its relative L2 error
   double kv_rounding(const Stage& stage) const;
   RankValues values() const;
   RankValues::Recorded recorded(const Stage& stage) const;

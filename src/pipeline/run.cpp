@@ -7,6 +7,7 @@
 
 #include "zoetrope/version.h"
 
+#include "attention/strategy.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/index_range.h"
@@ -435,7 +436,7 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
   SharedExperts& experts = kept ? open_.experts : own;
   SharedContexts contexts;
   const ParallelLayout layout;
-  const attention::Strategy strategy;
+  const attention::Strategy strategy = attention::requested_strategy(attention::on_one_rank(options_.strategy));
   std::deque<Output> outputs(videos_.size());
   RunPlan plan = plan_;
   Stop stop = Stop::kAfterDenoise;

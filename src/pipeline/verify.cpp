@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/words.h"
@@ -53,7 +54,7 @@ GenerateOptions checked_options(GenerateOptions options) {
 
 GenerateOptions on_one_rank(GenerateOptions options) {
   const GenerateOptions defaults;
-  options.strategy = defaults.strategy;
+  options.strategy = attention::on_one_rank(options.strategy);
   options.context_parallelism = defaults.context_parallelism;
   options.data_parallelism = defaults.data_parallelism;
   options.fsdp_parallelism = defaults.fsdp_parallelism;
@@ -196,7 +197,9 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   for (const Tensor& latents : checks.latents()) report.latents.push_back(mark_of(latents));
   report.outside = checks.outside();
   report.layers = static_cast<int>(model.experts.front().config.num_layers);
-  report.dtype = dtype_word(model.experts.front().config.int8_blocks.empty() ? run.plan().dtype : DType::kI8);
+  const bool int8 = std::any_of(model.experts.begin(), model.experts.end(),
+                                [](const Expert& expert) { return !expert.config.int8_blocks.empty(); });
+  report.dtype = dtype_word(int8 ? DType::kI8 : run.plan().dtype);
   report.instruction_set = instruction_set();
   constexpr double kStagesOfLayer = 3;
   report.step_bound = checks.largest_bound() * std::sqrt(kStagesOfLayer * report.layers);
@@ -324,9 +327,17 @@ VerifyReport verify(const GenerateOptions& given, const VerifySettings& settings
   if (world != nullptr) options.seed = agreed_seed(*world, options.seed);
   OpenModel model(options);
   options = with_size_of_inputs(options, model.folder);
-  GenerateOptions smaller = reduced(model, options, settings, ranks, processes_here);
+  GenerateOptions smaller = options;
+  std::string refusal;
+  try {
+    smaller = reduced(model, options, settings, ranks, processes_here);
+  } catch (const Error& error) {
+    if (world == nullptr) throw;
+    refusal = error.what();  // perhaps on this host alone
+  }
   // Rank 0's: predictions of other machines may differ.
   if (world != nullptr) {
+    fail_together(*world, refusal, "size of a verification");
     int64_t* const sizes[] = {&smaller.num_inference_steps, &smaller.num_frames, &smaller.width, &smaller.height};
     for (int64_t* size : sizes) world->broadcast(0, size, sizeof *size, "size of a verification");
   }
