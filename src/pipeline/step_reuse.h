@@ -35,8 +35,8 @@ class StepReuse {
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
 
   // The unconditional branch of a step that computes the conditional one only. First, while `branches` [2, C, T, h, w]
-  // F32 still are those of the last full step: out [1, C, T, h, w] is their difference, frequencies weighed. Then
-  // that is added to the new conditional branch, rounded to `dtype`.
+  // F32 still are the last of each, the conditional one of the step before: out [1, C, T, h, w] is their difference,
+  // frequencies weighed. Then that is added to the new conditional branch, rounded to `dtype`.
   void weigh_difference(Stream& stream, const TensorView& branches, const sampling::StepDecision& decision,
                         const TensorView& out);
   static void add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out);
