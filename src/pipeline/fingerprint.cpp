@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 class Lines {
  public:
-  explicit Lines(const fs::path& folder) : folder_(folder) {}
+  Lines(const fs::path& folder, io::TensorFile::Sample sample) : folder_(folder), sample_(sample) {}
 
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
@@ -22,9 +22,7 @@ class Lines {
   }
 
   void weights(const io::TensorFile& file) { weights(file, label(file.path())); }
-  void weights(const io::TensorFile& file, const std::string& name) {
-    add(name, file.hash(io::TensorFile::Sample::kEnds));
-  }
+  void weights(const io::TensorFile& file, const std::string& name) { add(name, file.hash(sample_)); }
 
   const std::string& text() const { return text_; }
 
@@ -38,6 +36,7 @@ class Lines {
   void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
 
   const fs::path& folder_;
+  const io::TensorFile::Sample sample_;
   std::string text_;
 };
 
@@ -62,7 +61,7 @@ void add_expert(Lines& lines, const ModelFolder& model, size_t i) {
 }  // namespace
 
 std::string fingerprint(const ModelFolder& model) {
-  Lines lines(model.folder);
+  Lines lines(model.folder, io::TensorFile::Sample::kEnds);
   lines.whole(model.folder / "model_index.json");
   lines.whole(model.folder / "scheduler" / "scheduler_config.json");
   lines.whole(model.tokenizer_folder);  // may be a file
@@ -81,9 +80,11 @@ std::string fingerprint(const ModelFolder& model) {
 
 std::string transformer_identity(const ModelFolder& model, size_t expert) {
   const Expert& of = model.experts.at(expert);
-  Lines lines(model.folder);
+  Lines lines(model.folder, io::TensorFile::Sample::kBlocks);
   add_expert(lines, model, expert);
-  uint64_t hash = fnv1a64(fmt::format("{} {}", of.config.block_count(), of.weights.random_seed().value_or(0)));
+  uint64_t hash = fnv1a64(fmt::to_string(of.config.block_count()));
+  if (const auto seed = of.weights.random_seed())
+    hash = fnv1a64(fmt::format("{} {}", expert_name(static_cast<int>(expert)), *seed), hash);
   const std::string& text = lines.text();
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);

@@ -14,7 +14,7 @@ namespace zoetrope::pipeline {
 std::string fingerprint(const ModelFolder& model);
 
 // One number for the weights of a transformer, LoRA files and their strengths included, wherever its files are and
-// whatever they are called. As fingerprint() reads them.
+// whatever they are called. Reads 4 KiB from the middle of each tensor: what was merged into a model changes some.
 std::string transformer_identity(const ModelFolder& model, size_t expert);
 
 }  // namespace zoetrope::pipeline

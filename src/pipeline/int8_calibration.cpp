@@ -179,7 +179,9 @@ std::vector<Int8Errors> Int8Calibration::entries() const {
   try {
     const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
     const JsonObject document = JsonObject::parse(text, file_.string());
-    if (document.get<int64_t>(kFormatKey) != kFormat) return result;  // another version's, left alone until replaced
+    const auto format = document.get<int64_t>(kFormatKey);
+    if (format > kFormat) fail("{}: is of format {}, and this version knows {}", file_.string(), format, kFormat);
+    if (format < kFormat) return result;  // an older version's, left alone until replaced
     for (const JsonObject& entry : document.objects("transformers")) result.push_back(parse_errors(entry));
   } catch (const Error& broken) {
     fail("{}; `zoetrope int8` cannot have written this: name another file, or delete it if it was one", broken.what());

@@ -19,6 +19,7 @@ struct BranchNorms {
   double conditional = 0, unconditional = 0, product = 0;
 
   bool zero() const { return conditional == 0 && unconditional == 0; }
+  bool operator==(const BranchNorms&) const = default;
   // |u + guidance · (c − u)|²
   double guided(double guidance) const;
 };

@@ -442,7 +442,7 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
 }
 
 // Limits for attention in int8 that may be chosen, the loosest first. A tighter one at which int8 takes no head is
-// none.
+// none, and neither is a looser one with the same errors: what was measured needs no more, and other inputs may.
 std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& experts, const Int8Calibration& file) {
   const std::vector<double>& known = experts.front().attention_limits;
   for (size_t i = 0; i < experts.size(); ++i) {
@@ -459,10 +459,15 @@ std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& expe
   }
   std::vector<AttentionLimit> limits;
   for (size_t limit = 0; limit < known.size(); ++limit) {
-    const auto takes_heads = [&](const Int8Errors& errors) {
-      return std::ranges::any_of(errors.at, [&](const auto& at) { return !at.attention[limit].zero(); });
+    const auto any = [&](const auto& holds) {
+      return std::ranges::any_of(experts,
+                                 [&](const Int8Errors& errors) { return std::ranges::any_of(errors.at, holds); });
     };
-    if (limit == 0 || std::ranges::any_of(experts, takes_heads)) limits.emplace_back(limit);
+    const bool takes_heads = any([&](const auto& at) { return !at.attention[limit].zero(); });
+    if (limit > 0 && !takes_heads) break;
+    const bool differs = any([&](const auto& at) { return at.attention[limit] != at.attention[limit - 1]; });
+    if (limit > 0 && !differs) limits.pop_back();
+    limits.emplace_back(limit);
   }
   return limits;
 }

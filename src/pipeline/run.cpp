@@ -49,8 +49,24 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   return text;
 }
 
+// Steps of an expert at timesteps that its int8 errors are not of. They were measured in the middles of equal parts of
+// what the expert denoised then, and an expert begins at the largest timestep or ends at 0.
+int64_t unmeasured_steps(const ModelFolder& model, size_t expert, const RunPlan& plan) {
+  double middle = 0;
+  const std::vector<Int8Errors::At>& all = model.experts[expert].int8_errors->at;
+  for (const Int8Errors::At& at : all) middle += at.timestep / static_cast<double>(all.size());
+  const bool ends_at_zero = expert + 1 == model.experts.size();
+  const double largest = static_cast<double>(model.scheduler.num_train_timesteps);
+  const double first = ends_at_zero ? 2 * middle : largest, last = ends_at_zero ? 0 : 2 * middle - largest;
+  constexpr double kRounded = 0.5;
+  return std::ranges::count_if(sampling::Solver::create(plan.solver)->timesteps(), [&](double timestep) {
+    return plan.expert_at(timestep) == static_cast<int>(expert) &&
+           !(last - kRounded <= timestep && timestep <= first + kRounded);
+  });
+}
+
 // ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
-std::string int8_text(const ModelFolder& model, const std::array<double, 2>& guidance) {
+std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
   std::string text, last, attention;
   if (model.attention_int8_limit)
     attention = fmt::format("attention in int8 up to {:.3g} % a head", 100 * *model.attention_int8_limit);
@@ -60,11 +76,14 @@ std::string int8_text(const ModelFolder& model, const std::array<double, 2>& gui
     std::string one;
     if (!blocks.empty())
       one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
-    if (const std::optional<double> error = expert.int8_error(guidance[i])) {
-      const double percent = 100 * *error;
-      one += blocks.empty() ? fmt::format(", {} (predicted {:.2g} % off bf16 per step)", attention, percent)
-                            : fmt::format(" ({}; predicted {:.2g} % off bf16 per step{})", block_ranges(blocks),
-                                          percent, attention.empty() ? "" : " with " + attention);
+    if (const std::optional<double> error = expert.int8_error(plan.guidance[i])) {
+      std::string predicted = fmt::format("predicted {:.2g} % off bf16 per step", 100 * *error);
+      if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
+      if (const int64_t steps = unmeasured_steps(model, i, plan); steps > 0)
+        predicted +=
+            fmt::format("; of {}, `zoetrope int8` measured nothing with this boundary_ratio", counted(steps, "step"));
+      one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
+                            : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
     }
     if (one != last) text += one;
     last = one;
@@ -507,7 +526,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_, plan_.guidance);
+  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_, plan_);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);
