@@ -24,7 +24,7 @@ else()
   set(timeout_scale 1)
 endif()
 set(ZOETROPE_TEST_TIMEOUT_SCALE ${timeout_scale} CACHE STRING "Factor on every test's time limit, for slow machines")
-math(EXPR ZOETROPE_TEST_TIMEOUT "300 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")      # seconds, of a unit test
+math(EXPR ZOETROPE_TEST_TIMEOUT "600 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")      # seconds, of a unit test
 math(EXPR ZOETROPE_LONG_TEST_TIMEOUT "900 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")  # of whole runs
 
 # AVX2 + FMA is the floor (every x86-64 server and desktop since 2013); wider sets are chosen at run time, in files of

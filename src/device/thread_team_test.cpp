@@ -4,9 +4,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -124,17 +126,27 @@ TEST(ThreadTeam, ThreadsThatWaitSleep) {
     const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(200 * spins);
     ThreadTeam team(threads);
     team.run([](int) {});
+    // Threads that spin do so in every try; a slow start on a busy machine is in some.
+    const auto least_cpu_seconds = [&](const auto& body) {
+      constexpr int kTries = 5;
+      double least = std::numeric_limits<double>::infinity();
+      for (int i = 0; i < kTries && least >= 10 * spins.count(); ++i) {
+        const double before = process_cpu_seconds();
+        body();
+        least = std::min(least, process_cpu_seconds() - before);
+      }
+      return least;
+    };
     for (int sleeper = 0; sleeper < threads; ++sleeper) {  // the caller, or one of those it waits for
-      const double before = process_cpu_seconds();
-      team.run([&](int thread) {
-        if (thread == sleeper) std::this_thread::sleep_for(pause);
+      const double seconds = least_cpu_seconds([&] {
+        team.run([&](int thread) {
+          if (thread == sleeper) std::this_thread::sleep_for(pause);
+        });
       });
-      EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count())
-          << "while thread " << sleeper << " of " << threads << " sleeps";
+      EXPECT_LT(seconds, 10 * spins.count()) << "while thread " << sleeper << " of " << threads << " sleeps";
     }
-    const double before = process_cpu_seconds();
-    std::this_thread::sleep_for(pause);
-    EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count()) << "between two runs of " << threads;
+    EXPECT_LT(least_cpu_seconds([&] { std::this_thread::sleep_for(pause); }), 10 * spins.count())
+        << "between two runs of " << threads;
   }
 }
 

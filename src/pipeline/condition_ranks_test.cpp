@@ -23,8 +23,8 @@ namespace {
 using std::chrono::milliseconds;
 
 // A piece is shorter than the ranks' deadline, all pieces together are longer.
-constexpr milliseconds kPiece{2000};
-constexpr double kDeadline = 3.5;
+constexpr milliseconds kPiece{4000};
+constexpr double kDeadline = 7;
 
 TEST(RankHeartbeat, WaitsForAsLongAsPiecesCome) {
   std::atomic<int> waited{0};

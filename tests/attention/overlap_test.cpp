@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 // The scalar kernel: long blocks from little data, so that copies and start-up do not count. Tries that fail are
 // followed by longer blocks, compared with which the pauses of a busy machine (some 10 ms) are short.
+constexpr int kTries = 5;  // of the control: it fails where the machine is busier than when the block was timed
 constexpr int64_t kBlockTokens[] = {256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 1024};
 
 Case make_case(int64_t block_tokens, int ulysses, int ring) {
@@ -64,8 +65,12 @@ void run_overlap(comm::Communicator& comm, int ulysses, int ring) {
   EXPECT_LT(best, 0.2) << "of the injected delay was waited for";
 
   const Case whole = make_case(kBlockTokens[0], ulysses, ring);
-  const double longer = 4 * block_seconds(comm, whole, strategy);
-  EXPECT_GT(wait_fraction(comm, whole, strategy, longer), 0.2) << "delays beyond the kernel time must show";
+  double most = 0;
+  for (int i = 0; i < kTries && most <= 0.2; ++i) {
+    const double longer = 4 * block_seconds(comm, whole, strategy);
+    most = std::max(most, wait_fraction(comm, whole, strategy, longer));
+  }
+  EXPECT_GT(most, 0.2) << "delays beyond the kernel time must show";
 }
 
 // ---- head chunks ----

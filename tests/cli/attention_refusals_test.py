@@ -15,7 +15,7 @@ import sys
 sys.dont_write_bytecode = True
 import attention_test  # noqa: E402
 from attention_test import attention, lengths_of, mask_of, mpi, normal, problem, save  # noqa: E402
-from harness import MPI_ENV, SLOWER, Skip, cpu_seconds, refused, run, run_script, unreported, until  # noqa: E402
+from harness import MPI_ENV, PATIENCE, SLOWER, Skip, cpu_seconds, refused, run, run_script, unreported, until  # noqa: E402
 
 TESTS = {}
 
@@ -192,7 +192,7 @@ def ctrl_c_leaves_nothing(cwd):
     # of them take hours.
     until(lambda: cpu_seconds(process) > 1 * SLOWER, "the repeats do not begin")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60 * SLOWER)
+    out, err = process.communicate(timeout=PATIENCE)
     result = unreported(subprocess.CompletedProcess([], process.returncode, out, err))
     assert result.returncode == 130, (result.returncode, err)
     refused(cwd, result, "interrupted")

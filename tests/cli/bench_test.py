@@ -477,9 +477,9 @@ def bad_models_are_refused(cwd):
 
 @test
 def an_output_that_cannot_be_written_is_refused_before_measuring(cwd):
-    refused(cwd, bench(cwd, "kernel", "json=missing/out.json", timeout=20), "missing")
-    refused(cwd, bench(cwd, "kernel", "html=missing/out.html", timeout=20), "missing")
-    refused(cwd, bench(cwd, "kernel", "svg=/proc/nothing", timeout=20), "/proc/nothing")
+    refused(cwd, bench(cwd, "kernel", "json=missing/out.json"), "missing")
+    refused(cwd, bench(cwd, "kernel", "html=missing/out.html"), "missing")
+    refused(cwd, bench(cwd, "kernel", "svg=/proc/nothing"), "/proc/nothing")
 
 
 @test

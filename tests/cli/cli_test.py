@@ -16,7 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (SLOWER, SMALL, Skip, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script,
+from harness import (PATIENCE, SMALL, Skip, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script,
                      sentence, unreported, write_tensors)  # noqa: E402
 
 TESTS = {}
@@ -281,7 +281,7 @@ def progress_moves_inside_a_step_on_a_terminal(cwd):
     except OSError:  # the other end is closed
         pass
     os.close(master)
-    assert process.wait(timeout=240 * SLOWER) == 0, seen
+    assert process.wait(timeout=PATIENCE) == 0, seen
     assert b"0/2, layer 1/2  " in seen and b" per step, " in seen, seen
 
 
@@ -573,7 +573,7 @@ def no_prompt(cwd):
 def a_prompt_that_is_not_utf8(cwd):
     result = subprocess.run([harness.PROGRAM.encode(), b"generate", harness.MODEL.encode(),
                              *(s.encode() for s in SMALL), b"prompt=\xff\xfe cat", b"output=a.gif"], cwd=cwd, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, timeout=240 * SLOWER)
+                            stderr=subprocess.PIPE, timeout=PATIENCE)
     result.stderr = result.stderr.decode(errors="replace")
     refused(cwd, unreported(result), "UTF-8")
 

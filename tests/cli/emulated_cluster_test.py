@@ -322,7 +322,7 @@ def the_speed_keeper_refuses(cwd):
 def a_small_run_measures_predicts_and_leaves_nothing(cwd):
     need_rights()
     profiles = pathlib.Path(cwd) / "profiles"
-    result = run(arguments(*SMALL, "json=r.json", f"profiles={profiles}"), cwd, env=place(cwd), timeout=500)
+    result = run(arguments(*SMALL, "json=r.json", f"profiles={profiles}"), cwd, env=place(cwd))
     assert result.returncode == 0, result.stderr
     assert nothing(traces(cwd)), traces(cwd)
     report = json.loads((pathlib.Path(cwd) / "r.json").read_text())

@@ -16,7 +16,7 @@ import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_FRAMES, MANY_STEPS, SLOWER, SMALL, Paused, Skip, files_in, generate, interrupt, refused, run,
+from harness import (MANY_FRAMES, MANY_STEPS, PATIENCE, SMALL, Paused, Skip, files_in, generate, interrupt, refused, run,
                      run_script, sentence, unreported, until)  # noqa: E402
 
 TESTS = {}
@@ -68,7 +68,7 @@ def a_write_that_fails_midway(cwd):
     for output in ("clip.mp4", "clip.gif", "frames/"):
         result = unreported(subprocess.run(
             [harness.PROGRAM, "generate", harness.MODEL, *SMALL, f"output={output}", "height=128", "width=128"], cwd=cwd,
-            text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240 * SLOWER, preexec_fn=limit))
+            text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, preexec_fn=limit))
         refused(cwd, result, output.rstrip("/"))
 
 
@@ -153,7 +153,7 @@ def a_reader_of_messages_that_leaves_ends_the_run_and_leaves_nothing(cwd):
         os.close(writer)
         os.read(reader, 1)
         os.close(reader)
-        assert process.wait(timeout=240 * SLOWER) == -signal.SIGPIPE, process.returncode
+        assert process.wait(timeout=PATIENCE) == -signal.SIGPIPE, process.returncode
         assert not files_in(cwd), files_in(cwd)
 
 
@@ -162,7 +162,7 @@ def a_file_that_may_not_grow_is_an_error_of_the_write(cwd):
     """Past the limit the kernel sends SIGXFSZ, which ends a process that does not expect it."""
     result = unreported(subprocess.run(
         [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", "height=128", "width=128"], cwd=cwd,
-        text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240 * SLOWER,
+        text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))))
     refused(cwd, result, "clip.mp4", "File too large")
 
@@ -177,7 +177,7 @@ def interruptions_at_any_moment_leave_nothing(cwd):
                                    cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(random.random())
         process.send_signal(number)
-        code = process.wait(timeout=240 * SLOWER)
+        code = process.wait(timeout=PATIENCE)
         left = files_in(cwd)
         # One that comes while a finished run goes away ends the process, and its outputs have their names.
         assert left or code != 0, number

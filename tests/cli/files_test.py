@@ -14,7 +14,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import SLOWER, SMALL, files_in, refused, run, run_script, sentence, unreported  # noqa: E402
+from harness import PATIENCE, SMALL, files_in, refused, run, run_script, sentence, unreported  # noqa: E402
 
 TESTS = {}
 MODELS = None
@@ -43,7 +43,7 @@ def generate(cwd, *arguments, model=None, **options):
 def in_shell(cwd, script):
     """`script` with "$@" for the program's path: redirections as a user types them."""
     return unreported(subprocess.run(["bash", "-c", script, "bash", harness.PROGRAM], cwd=cwd, text=True,
-                                     errors="replace", capture_output=True, timeout=240 * SLOWER))
+                                     errors="replace", capture_output=True, timeout=PATIENCE))
 
 
 def contents(folder):

@@ -21,11 +21,13 @@ PROGRAM = MODEL = None
 SMALL = ["height=32", "width=32", "num_frames=5", "num_inference_steps=2", "dtype=float32", "prompt=a red cat"]
 MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-           "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+           "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_hwloc_base_binding_policy": "none",
+           "OMPI_MCA_mpi_yield_when_idle": "1"}
 if "ASAN_OPTIONS" in os.environ:
     # Open MPI is built without frame pointers: only full unwinding finds whose leak it is.
     MPI_ENV["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
 SLOWER = int(os.environ.get("ZOETROPE_TEST_TIMEOUT_SCALE", "1"))  # sanitizers
+PATIENCE = 600 * SLOWER  # seconds for a command: a busy machine needs ten times as long as an idle one
 
 
 class Skip(Exception):
@@ -56,9 +58,9 @@ def run_script(tests, use):
     return 0
 
 
-def run(arguments, cwd, timeout=240, env=None):
+def run(arguments, cwd, timeout=PATIENCE, env=None):
     return unreported(subprocess.run(
-        [str(a) for a in arguments], cwd=cwd, timeout=timeout * SLOWER, text=True, errors="replace",
+        [str(a) for a in arguments], cwd=cwd, timeout=timeout, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}))
 
 

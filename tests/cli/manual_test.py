@@ -138,7 +138,7 @@ def typed(cwd, shell, start, keys, wanted):
 
     def read_until(words):
         nonlocal seen
-        end = time.monotonic() + 20 * harness.SLOWER
+        end = time.monotonic() + 120 * harness.SLOWER
         while words not in seen:
             assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], f"no '{words}' in:\n{seen}"
             seen += os.read(terminal, 1 << 16).decode(errors="replace")

@@ -11,10 +11,11 @@ import re
 import resource
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, SLOWER, SMALL, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
+from harness import MPI_ENV, PATIENCE, SMALL, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -209,14 +210,14 @@ def mpi_names_the_largest_process(cwd):
 
 @test
 def the_limit_of_the_address_space_counts(cwd):
-    if "ASAN_OPTIONS" in os.environ or SLOWER > 1:
+    if {"ASAN_OPTIONS", "TSAN_OPTIONS"} & set(os.environ):
         raise Skip("sanitizers need address space of their own")
 
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (int(2.5e9), int(2.5e9)))
     result = unreported(subprocess.run(
         [PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x"], cwd=cwd, preexec_fn=limit, text=True,
-        timeout=240, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        timeout=PATIENCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     refused(cwd, result, "this run needs", "because of the limit of the address space (ulimit -v)")
 
 
@@ -254,7 +255,7 @@ def the_limit_of_a_control_group_counts(cwd):
             (group / "cgroup.procs").write_text(str(os.getpid()))
         result = unreported(subprocess.run(
             [PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x"], cwd=cwd, preexec_fn=enter,
-            text=True, timeout=240 * SLOWER, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            text=True, timeout=PATIENCE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         refused(cwd, result, "this run needs", f"because of {limit} of control group", group.name)
     finally:
         for _ in range(50):

@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_STEPS, MPI_ENV, SLOWER, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
+from harness import (MANY_STEPS, MPI_ENV, PATIENCE, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
                      run_script, until)  # noqa: E402
 
 TESTS = {}
@@ -60,7 +60,7 @@ def mpi_ctrl_c_leaves_nothing(cwd):
             paused.send(signal.SIGINT)
             until(lambda: not files_in(cwd), "no rank has removed the unfinished file")
             if not release:
-                paused.process.wait(timeout=60 * SLOWER)  # rank 0 pauses, so it was killed
+                paused.process.wait(timeout=PATIENCE)  # rank 0 pauses, so it was killed
             assert paused.release().returncode != 0
         assert not files_in(cwd), files_in(cwd)
 

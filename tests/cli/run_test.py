@@ -78,7 +78,7 @@ def losing(cwd, ranks, lost, *arguments, journal="clip.journal"):
                 os.kill(ranks_of(process)[rank], signal.SIGKILL)
                 # Until then the ranks of the job that has lost one may record another step.
                 until(lambda: process.poll() is not None or text_of(said).count("Lost rank") > number, "no loss is told")
-            process.wait(timeout=240 * harness.SLOWER)
+            process.wait(timeout=harness.PATIENCE)
         finally:
             process.kill()
         return subprocess.CompletedProcess([], process.returncode, "", text_of(said))

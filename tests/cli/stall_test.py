@@ -28,7 +28,7 @@ def test(function):
 
 def end_rank(cwd, rank, number, mpirun_words=()):
     """Sends the signal to a rank in the middle of a run; gives back what the run said, when nothing of it is left."""
-    arguments = ["output=a.gif", "comm_timeout=3", "threads=1", "attention=ring", "data_parallelism=1", *MANY_STEPS]
+    arguments = ["output=a.gif", "comm_timeout=10", "threads=1", "attention=ring", "data_parallelism=1", *MANY_STEPS]
     with PausedMpi(cwd, RANKS, arguments, mpirun_words) as paused:
         paused.until("Denoise: step 1 of")
         processes = rank_processes(paused.process.pid)
@@ -58,7 +58,7 @@ def waiting_lines(result, named):
 
 def stopped_rank_is_named(cwd, rank):
     result = end_rank(cwd, rank, signal.SIGSTOP)
-    refused(cwd, result, " waited 3 s for rank ", " bytes ", " at step ",
+    refused(cwd, result, " waited 10 s for rank ", " bytes ", " at step ",
             f"; rank {rank} on {HOST} is dead: no sign of life for ")
     named, *others = waiting_lines(result, rank)
     # What it entered last is known where another rank has waited for long enough before.

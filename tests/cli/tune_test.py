@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from harness import refused, run, run_script  # noqa: E402
+from harness import PATIENCE, refused, run, run_script  # noqa: E402
 
 PROGRAM = None
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "demo" / "wan-tiny"
@@ -160,7 +160,7 @@ def says_whom_it_waits_for(cwd):
         assert "waiting for process 4711" in said, said
         assert not cache_file(cwd).exists()
         fcntl.flock(lock, fcntl.LOCK_UN)
-    tuning.communicate(timeout=240)
+    tuning.communicate(timeout=PATIENCE)
     assert tuning.returncode == 0 and len(tiles(cwd)) == 1
     assert int(pathlib.Path(f"{cache_file(cwd)}.lock").read_text()) == tuning.pid
 
