@@ -20,6 +20,7 @@ struct Case {
   std::string figure, of;  // "gemm", "rows"
   int64_t size;
   std::function<double()> work;
+  const MeasuredCurve* over = nullptr;  // of a gain, the curve whose last value it is over
 };
 
 // The figures of one dtype. Cases alternate, each between two windows of the peak: clock rates and other processes
@@ -52,27 +53,28 @@ class DtypeMeter {
 
   void add_cases() {
     for (const int64_t rows : kGemmRows) multiply(&figures_.gemm, "gemm", weights_, rows);
-    if (int8_ != nullptr) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows);
+    if (int8_ != nullptr) multiply(&figures_.gemm_int8, "int8_gain", *int8_, kMostGemmRows, &figures_.gemm);
     using kernels::Softmax;
     for (const int64_t size : kShorter)
       attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys);
     attend({&figures_.attention, "attention", "queries", kLongKeys, {}}, kLongKeys, kLongKeys);
     for (const int64_t size : kShorter)
       attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size);
-    attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
-           {.softmax = Softmax::kFixedMax});
+    attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}, &figures_.attention}, kLongKeys,
+           kLongKeys, {.softmax = Softmax::kFixedMax});
     if (dtype_ == DType::kBF16)
-      attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
-             {.int8 = true});
+      attend({&figures_.attention_int8, "int8_attention_gain", "keys", kLongKeys, {}, &figures_.attention}, kLongKeys,
+             kLongKeys, {.int8 = true});
     figures_.kernel = AttentionWork(rank_.stream(), dtype_, 1, 1).implementation();
     if (figures_.kernel != "scalar")
       for (const int64_t rows : kTileRows)
         attend({&figures_.tile_rows, "attention", "rows a tile", rows, {}}, kLongKeys, kLongKeys, {.tile_rows = rows});
     cases_.push_back({&figures_.convolution, "convolution", "taps", 27, [this] { return convolutions_.next(); }});
   }
-  void multiply(MeasuredCurve* curve, const char* figure, const machine::LayerWeights& weights, int64_t rows) {
+  void multiply(MeasuredCurve* curve, const char* figure, const machine::LayerWeights& weights, int64_t rows,
+                const MeasuredCurve* over = nullptr) {
     auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights, rows);
-    cases_.push_back({curve, figure, "rows", rows, [gemms] { return gemms->next(); }});
+    cases_.push_back({curve, figure, "rows", rows, [gemms] { return gemms->next(); }, over});
   }
   void attend(Case one, int64_t queries, int64_t keys, const machine::AttentionVariant& variant = {}) {
     auto work = std::make_shared<AttentionWork>(rank_.stream(), dtype_, queries, keys, variant);
@@ -100,7 +102,9 @@ class DtypeMeter {
       const Case& one = cases_[i];
       const Measured value = measured(fractions[i]);
       one.curve->emplace_back(one.size, value);
-      found(one.figure, fmt::format("{} {}", one.size, one.of), fmt::format("{:.1f} %", 100 * value.value),
+      found(one.figure, fmt::format("{} {}", one.size, one.of),
+            one.over != nullptr ? fmt::format("{:.3g} x", value.value / one.over->back().second.value)
+                                : fmt::format("{:.1f} %", 100 * value.value),
             value.spread);
     }
     cases_.clear();

@@ -141,7 +141,7 @@ std::vector<double> budgets_between(const Row& rounding, const Row& all) {
 // `budget`: for which the blocks that fit are shown; unset: some.
 void print_errors(const pipeline::Int8Errors& errors, double guidance, std::optional<double> budget) {
   print("{}: relative L2 of the velocity against bf16, in percent, {}\n{:>10}", errors.name,
-        guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance), "block");
+        pipeline::guidance_text(guidance), "block");
   for (const auto& at : errors.at) print(" {:>8}", fmt::format("t={:.0f}", at.timestep));
   print("\n");
   const std::vector<Row> blocks = block_rows(errors, guidance);

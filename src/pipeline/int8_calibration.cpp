@@ -159,6 +159,10 @@ std::string at_least(double error) {
   return fmt::format("{:.3g}", std::ceil(error / unit) * unit);
 }
 
+std::string guidance_text(double guidance) {
+  return guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance);
+}
+
 std::string block_ranges(const std::vector<int64_t>& blocks) {
   std::string text;
   for (size_t i = 0; i < blocks.size();) {

@@ -74,6 +74,8 @@ Int8Choice choose_int8_blocks(const Int8Errors& errors, double guidance, double 
 
 // A number of three digits that is not below the error.
 std::string at_least(double error);
+// "with guidance 5"; 1: "without guidance".
+std::string guidance_text(double guidance);
 // "1-7,9,11-28", as the key int8_layers takes it.
 std::string block_ranges(const std::vector<int64_t>& blocks);
 

@@ -424,10 +424,6 @@ void use_int8_layers(const std::string& layers, ModelFolder& model) {
   }
 }
 
-std::string guidance_text(double guidance) {
-  return guidance == 1 ? "without guidance" : fmt::format("with guidance {:g}", guidance);
-}
-
 // What `zoetrope int8` measured of an expert. `key`: what asks for it.
 Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model, size_t expert, std::string_view key) {
   const std::optional<Int8Errors> errors = file.find(transformer_identity(model, expert));
