@@ -10,8 +10,6 @@ namespace {
 
 // How far pages are prefetched: a few times what a disk delivers within its longest latency.
 constexpr int64_t kReadAhead = int64_t{256} << 20;
-// Elements of a piece, which as float32 stay in a core's L2 cache with what they become.
-constexpr int64_t kPieceElements = int64_t{128} << 10;
 
 }  // namespace
 

@@ -19,6 +19,12 @@
 
 namespace zoetrope::io {
 
+// Elements of a piece, which as float32 stay in a core's L2 cache with what they become.
+inline constexpr int64_t kPieceElements = int64_t{128} << 10;
+// Bytes, of all threads, for tensors that can only be read as a whole and are not mapped; more only where one weight
+// needs it.
+inline constexpr int64_t kMostBuffered = int64_t{512} << 20;
+
 class PackingThreads {
  public:
   struct Job {
@@ -34,8 +40,7 @@ class PackingThreads {
     bool release = false;                     // what is verified is not to stay in memory
   };
 
-  // `buffered`: bytes, of all threads, for tensors that can only be read as a whole and are not mapped. Exceeded only
-  // where a single weight needs more.
+  // `buffered`: as kMostBuffered, or less.
   PackingThreads(const WeightSource& source, std::vector<Job> jobs, const OnDisk& disk, int64_t buffered);
   PackingThreads(const PackingThreads&) = delete;
   PackingThreads& operator=(const PackingThreads&) = delete;

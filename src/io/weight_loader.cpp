@@ -21,8 +21,6 @@ namespace zoetrope::io {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// For stored tensors that are computed for one weight at a time.
-constexpr int64_t kMostBuffered = int64_t{512} << 20;
 
 // Of everything besides the values that determines its bytes.
 uint64_t hash_of(const PackedWeight& weight) {

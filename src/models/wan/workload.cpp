@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/index_range.h"
+#include "io/packing_threads.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
@@ -37,11 +38,22 @@ WeightBytes weights_of(const io::TensorTable& table, DType stored) {
 
 // ---- transformer ----
 
-// Elements of the tensors that `threads` threads pack at the same time: the modulation of all blocks, which exists
-// once for each of a process's parts of the model, and the widest of the blocks.
-int64_t widest_packed(const TransformerConfig& config, int threads, int parts) {
-  const int64_t d = config.inner_dim();
-  return parts * 6 * d * d + std::max(0, threads - parts) * std::max(3 * d * d, config.ffn_dim * d);
+// Bytes that `threads` threads need while they pack: the modulation of all blocks, which exists once for each of a
+// process's parts of the model, and the widest of the blocks. Threads share a weight in pieces, and of all weights that
+// they are at work on only the first and the last are not whole pieces of theirs. A sum with a LoRA is one piece.
+Bytes packing_bytes(const TransformerConfig& config, const ModelConfigs& configs, int threads, int parts) {
+  const int64_t d = config.inner_dim(), widest = std::max(3 * d * d, config.ffn_dim * d), modulation = 6 * d * d;
+  const int64_t whole = std::max(0, threads - parts) * widest;
+  const int64_t in_pieces = std::min(whole, 2 * widest + threads * io::kPieceElements);
+  Bytes bytes = Bytes(parts * modulation + in_pieces) * size_of(configs.stored.transformer);
+  if (configs.merge_scratch == 0) return bytes;
+  // The sum of the stored weight and its change is computed in a buffer, like formulas.
+  if (configs.mapped) {
+    const int64_t most = std::max(io::kMostBuffered / kFloat, std::max(modulation, widest));
+    bytes += Bytes(std::min(parts * modulation + whole, most)) * kFloat;
+  }
+  const int64_t sums = std::clamp<int64_t>(io::kMostBuffered / (d * d * kFloat), 1, threads);
+  return bytes + Bytes(configs.merge_scratch) * kFloat * sums;
 }
 
 }  // namespace
@@ -94,13 +106,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
     // Processes with the same part have one copy of it.
     expert.weights.resident = expert.weights.resident / std::max(1, size.sharers / parts.processes);
   }
-  const int64_t widest = widest_packed(config, size.threads, parts.here);
-  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
-  if (configs.merge_scratch > 0) {
-    // The sum of the stored weight and its change is computed in a buffer, like formulas.
-    if (configs.mapped) expert.weights.in_flight += Bytes(widest) * kFloat;
-    expert.weights.in_flight += Bytes(configs.merge_scratch) * (kFloat * size.threads);
-  }
+  expert.weights.in_flight = packing_bytes(config, configs, size.threads, parts.here);
   const ContextRows rows{size.text_rows, image_rows(config, size)};
   expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer, parts.tensor)) +
                    Bytes(branches * rows.text * config.text_dim * kFloat) +

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "io/packing_threads.h"
 #include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
@@ -227,6 +228,23 @@ TEST(Workload, ThreadsThatPackTheVaeShareItsTensors) {
     EXPECT_GT(packing(64), packing(1));
     EXPECT_LT(packing(64), 64 * packing(1) / 4);
   }
+}
+
+// So does what is being packed of the transformer, also where a LoRA is merged: then a weight is one piece.
+TEST(Workload, ThreadsThatPackTheTransformerShareItsTensors) {
+  ModelConfigs model = model_1_3b();
+  RunSize size = small_video();
+  const auto packing = [&](int threads) {
+    size.threads = threads;
+    return workload(model, size, {}).experts[0].weights.in_flight.count();
+  };
+  EXPECT_GT(packing(2), packing(1));
+  EXPECT_EQ(packing(192) - packing(64), 128 * io::kPieceElements * static_cast<int64_t>(sizeof(float)));
+  EXPECT_LT(packing(192), 300'000'000);
+  model.merge_scratch = 1'000'000;
+  const int64_t merged = packing(192);
+  EXPECT_GT(merged, io::kMostBuffered);
+  EXPECT_LT(merged, 2 * io::kMostBuffered);
 }
 
 TEST(Workload, MoreOfEverythingNeedsMore) {
