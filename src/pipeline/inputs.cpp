@@ -214,7 +214,7 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
     }
     sized.num_frames = limited ? std::min(options.num_frames, frames) : frames;
     if (limited && frames < options.num_frames) {
-      sized.note_of_frames = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
+      sized.note_of_inputs = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
                                          options.num_frames, frames, frames);
     }
   }
@@ -222,6 +222,11 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
   const auto& config = model.experts[0].config;
   const int64_t unit = model.vae_config.spatial_factor() * std::max(config.patch_size[1], config.patch_size[2]);
   const ImageSize size = size_of_area(size_of(io::read_image(options.image)), *options.max_area, unit);
+  const Request unset;  // its size may be nobody's wish
+  const bool asked = options.height != unset.height || options.width != unset.width;
+  if (asked && (options.height != size.height || options.width != size.width))
+    sized.note_of_inputs = fmt::format("max_area={} and the shape of image make {}x{}, instead of width={} height={}",
+                                       *options.max_area, size.width, size.height, options.width, options.height);
   sized.height = size.height;
   sized.width = size.width;
   return sized;

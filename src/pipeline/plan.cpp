@@ -48,7 +48,6 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
 }
 
 void note_segments(const GenerateOptions& o, RunPlan& plan) {
-  if (!o.note_of_frames.empty()) plan.notes.push_back(o.note_of_frames);
   if (plan.segments.frames != o.segment_frame_length) {
     plan.notes.push_back(fmt::format("segment_frame_length={} becomes {}, of the form 4k + 1", o.segment_frame_length,
                                      plan.segments.frames));
@@ -175,6 +174,10 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   plan.guided = o.guidance_scale > 1;
   plan.guidance = guidance_of(o);
   plan.solver = solver_config(o, model, plan);
+  if (!o.note_of_inputs.empty()) plan.notes.push_back(o.note_of_inputs);
+  if (!plan.guided && !o.negative_prompt.empty())
+    plan.notes.push_back(
+        fmt::format("negative_prompt: guides nothing, because guidance_scale={} turns guidance off", o.guidance_scale));
   if (model.experts.size() == 2) {
     if (!plan.guided && o.guidance_scale_2.value_or(1) > 1)
       plan.notes.push_back(

@@ -31,7 +31,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "replicate_vae",
                                            "vae_decode_chunk",
                                            "vae_encode_chunk",
-                                           "precision",
                                            "scan_layers",
                                            "scan_diffusion_loop",
                                            "jit_initializers",
@@ -71,7 +70,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "hf_access_token",
                                            "image_column",
                                            "caption_column",
-                                           "resolution",
                                            "center_crop",
                                            "random_flip",
                                            "tokenize_captions_num_proc",
@@ -90,7 +88,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "max_train_samples",
                                            "max_train_steps",
                                            "num_train_epochs",
-                                           "output_dir",
                                            "disable_training_weights",
                                            "tfrecords_dir",
                                            "no_records_per_shard",
@@ -113,7 +110,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "enable_ondemand_xprof",
                                            "enable_ml_diagnostics",
                                            "prompt_2",
-                                           "do_classifier_free_guidance",
                                            "use_batched_text_encoder",
                                            "use_kv_cache",
                                            "mag_ratios_base_720p",
@@ -124,8 +120,6 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "enable_mllog",
                                            "controlnet_model_name_or_path",
                                            "controlnet_from_pt",
-                                           "controlnet_conditioning_scale",
-                                           "controlnet_image",
                                            "quantization_local_shard_count",
                                            "compile_topology_num_slices",
                                            "quantization_calibration_method",
@@ -157,6 +151,17 @@ void describe_refused(OptionSet& set) {
   refuse({"use_qwix_quantization"}, off, "is not built; dtypes are bf16 and float32");
   refuse({"lightning_repo", "lightning_ckpt"}, none, "is not built; name the files of a distilled Wan model as lora");
   refuse({"enable_lora"}, off, "is not taken; name the files as lora, or as lora_high and lora_low");
+  // A file of MaxDiffusion has them for its other models.
+  for (const auto& [name, reason] :
+       {std::pair("precision", "is not taken; dtype says what is computed in"),
+        std::pair("resolution", "is not taken; height and width say the size"),
+        std::pair("output_dir", "is not taken; output names the file, or a folder as FOLDER/"),
+        std::pair("do_classifier_free_guidance", "is not taken; guidance_scale=1 turns guidance off"),
+        std::pair("controlnet_image", "is not taken; VACE models take control_video"),
+        std::pair("controlnet_conditioning_scale", "is not taken; VACE models take conditioning_scale")}) {
+    set.unavailable(name, none, reason);
+    set.ignored_beside(kMark, name, {});
+  }
   refuse({"global_batch_size"}, {"0", "1"}, "for several videos give prompts= or num_videos=, and batch_size=");
 }
 

@@ -95,6 +95,15 @@ def each_file_runs_as_the_keys_that_it_means(cwd):
 
 
 @test
+def keys_that_a_file_has_for_other_models_are_refused_without_it(cwd):
+    for word, said in (("do_classifier_free_guidance=false", "guidance_scale=1"), ("resolution=1280x720", "height and width"),
+                       ("output_dir=here", "output"), ("precision=float32", "dtype"), ("controlnet_image=a.png", "control_video"),
+                       ("controlnet_conditioning_scale=1", "conditioning_scale")):
+        result = generate(cwd, MODELS / "wan21_t2v", *SIZE, "prompt=a cat", "output=a.gif", word)
+        harness.refused(cwd, result, word.split("=")[0], said)
+
+
+@test
 def degrees_and_switches_of_a_file_are_followed(cwd):
     file = changed(cwd, "base_wan_14b.yml", "attention: ulysses_ring", "ici_context_parallelism: 2", "dcn_context_parallelism: 2",
                    "use_cfg_cache: True", "vae_spatial: 2", "per_device_batch_size: 0.25", "flash_min_seq_length: 0",
