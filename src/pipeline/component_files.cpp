@@ -52,9 +52,11 @@ bool holds(const std::vector<std::string>& names, FileKind kind) {
 }
 
 bool is_of_lora(const std::string& name) {
-  for (const char* ending : {".alpha", ".diff", ".diff_b", ".diff_m"})
+  for (const char* ending : {".alpha", ".diff", ".diff_b", ".diff_m", ".dora_scale"})
     if (name.ends_with(ending)) return true;
-  return name.find(".lora_") != std::string::npos || name.starts_with("lora_unet_");
+  for (const char* part : {".lora_", ".lora.", ".hada_w", ".lokr_w"})
+    if (name.find(part) != std::string::npos) return true;
+  return name.starts_with("lora_unet_") || name.starts_with("lycoris_");
 }
 
 // Empty where the file does not say or says nothing of its own.

@@ -270,6 +270,11 @@ def inspect_says_what_a_single_file_holds(cwd):
     assert "  64 values are finite\n" in result.stdout, result.stdout
     result = inspect(GOLDEN / "loras" / "original.safetensors")
     assert result.returncode == 0 and "a LoRA file: pass it with lora=" in result.stdout, result.stdout
+    module = "diffusion_model.blocks.0.self_attn.q"
+    for names in ((f"{module}.lokr_w1", f"{module}.lokr_w2"), (f"{module}.hada_w1_a", f"{module}.hada_w1_b"),
+                  (f"{module}.dora_scale",), ("lycoris_blocks_0_self_attn_q.weight",), (f"{module}.lora.up.weight",)):
+        harness.write_tensors(pathlib.Path(cwd) / "l.safetensors", {name: ("F32", [1, 1], bytes(4)) for name in names})
+        assert "a LoRA file: pass it with lora=" in inspect("l.safetensors").stdout, names
     damaged = pathlib.Path(cwd) / "cut.gguf"
     damaged.write_bytes(blocks.read_bytes()[:2000])
     result = inspect(damaged)

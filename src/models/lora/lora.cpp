@@ -206,7 +206,8 @@ class Reader {
 
   double scale_of(const std::string& name, const Module& module, int64_t rank) const {
     const std::string& alpha = module[LoraPart::kAlpha];
-    return alpha.empty() ? metadata_.scale(name, rank) : number(alpha) / static_cast<double>(rank);
+    return alpha.empty() ? metadata_.scale({name, names_.original(name)}, rank)
+                         : number(alpha) / static_cast<double>(rank);
   }
 
   void add(const Target& target, io::WeightDelta delta, int64_t rank) {
@@ -288,7 +289,8 @@ class Reader {
                             second.key, first.size.rows, first.size.columns, second.size.rows, second.size.columns),
                 target);
     const int64_t rank = second.size.rank > 0 ? second.size.rank : first.size.rank;
-    const double scale = rank > 0 ? scale_of(name, module, rank) : metadata_.stated_scale(name).value_or(1);
+    const double scale =
+        rank > 0 ? scale_of(name, module, rank) : metadata_.stated_scale({name, names_.original(name)}).value_or(1);
     io::WeightDelta delta{source_, first.matrix, scale};
     delta.join = io::DeltaJoin::kKronecker;
     delta.second = second.matrix;

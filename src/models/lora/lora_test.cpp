@@ -165,13 +165,13 @@ TEST_F(LoraTest, MetadataSaysAlpha) {
   EXPECT_EQ(scale_with("{}"), 1);
   EXPECT_EQ(scale_with(metadata("")), 3);
   EXPECT_EQ(scale_with(metadata(", \"transformer.use_rslora\": true")), 6 / std::sqrt(2.0));
-  EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"to_q\": 4}")), 2);
-  EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"blocks.1.attn1.to_q\": 4}")), 2);
+  for (const char* name : {"to_q", "blocks.1.attn1.to_q", "self_attn.q", "blocks.[0-9]+.self_attn.q"})
+    EXPECT_EQ(scale_with(metadata(fmt::format(", \"transformer.alpha_pattern\": {{\"{}\": 4}}", name))), 2) << name;
   EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"o_q\": 4, \"attn2.to_q\": 8}")), 3);
   EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"blocks.[0-9]+.attn1.to_.\": 4}")), 2);
   // The first that fits, in the order of the file.
   EXPECT_EQ(scale_with(metadata(", \"transformer.alpha_pattern\": {\"to_q\": 4, \"attn1.to_q\": 8}")), 2);
-  EXPECT_EQ(scale_with("{\"transformer.r\": 9, \"transformer.rank_pattern\": {\"to_q\": 2}}"), 1);
+  EXPECT_EQ(scale_with("{\"transformer.r\": 9, \"transformer.rank_pattern\": {\"self_attn.q\": 2}}"), 1);
   // As diffusers' save_lora_adapter writes it; and beside another component's.
   EXPECT_EQ(scale_with(R"({"r": 2, "lora_alpha": 6, "alpha_pattern": {"attn2.to_q": 8}})"), 3);
   EXPECT_EQ(scale_with(R"({"transformer_2.lora_alpha": 10, "transformer.lora_alpha": 6})"), 3);

@@ -16,8 +16,15 @@ constexpr std::string_view kModulation = "modulation";  // as the original code 
 constexpr std::string_view kDefaultAdapter = ".default";
 
 // Prefixes of a module's name. The last, none, is DiffSynth's.
-constexpr std::string_view kPrefixes[] = {
-    "transformer.", "base_model.model.", "diffusion_model.", "model.diffusion_model.", "lora_unet_", "lycoris_", ""};
+constexpr std::string_view kPrefixes[] = {"transformer.",
+                                          "base_model.model.",
+                                          "diffusion_model.",
+                                          "model.diffusion_model.",
+                                          "pipe.dit.",
+                                          "lora_unet_",
+                                          "lora_unet__",
+                                          "lycoris_",
+                                          ""};
 
 struct Ending {
   std::string_view text;
@@ -27,8 +34,10 @@ constexpr std::string_view kModulationEnd = ".diff_m";
 constexpr Ending kEndings[] = {
     {".lora_A.weight", LoraPart::kDown},
     {".lora_down.weight", LoraPart::kDown},
+    {".lora.down.weight", LoraPart::kDown},
     {".lora_B.weight", LoraPart::kUp},
     {".lora_up.weight", LoraPart::kUp},
+    {".lora.up.weight", LoraPart::kUp},
     {".lora_B.bias", LoraPart::kUpBias},
     {".lora_up.bias", LoraPart::kUpBias},
     {".alpha", LoraPart::kAlpha},
@@ -102,6 +111,7 @@ LoraNames::LoraNames(const io::TensorTable& tensors) {
       ZT_CHECK(added || at->second == module, "'{}' names both {} and {}", name, at->second, module);
     }
     Parameters& parameters = parameters_[module];
+    parameters.original = original;
     if (spec.role == io::TensorRole::kBias) parameters.bias = spec.name;
     else parameters.weight = spec.name;
     parameters.modulation |= spec.role == io::TensorRole::kModulation;

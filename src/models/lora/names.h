@@ -54,12 +54,14 @@ class LoraNames {
   // The table's names for a module's parameters; empty where it has none.
   const std::string& weight(const std::string& module) const;  // of tables that are no layer's the module's own name
   const std::string& bias(const std::string& module) const;
+  // The module's name in the original code: "blocks.0.self_attn.q".
+  const std::string& original(const std::string& module) const { return parameters_.at(module).original; }
 
  private:
   std::optional<std::string> module_of(const std::string& name) const;
 
   struct Parameters {
-    std::string weight, bias;
+    std::string weight, bias, original;
     bool modulation = false;
   };
   std::map<std::string, Parameters> parameters_;  // by module

@@ -58,6 +58,9 @@ TEST_F(LoraNamesTest, OriginalAndComfyUi) {
   expect(p + "blocks.1.modulation.diff", "blocks.1.scale_shift_table", LoraPart::kWhole);
   expect(p + "head.head.diff", "proj_out", LoraPart::kWhole);
   expect(p + "head.diff_m", "scale_shift_table", LoraPart::kWhole);
+  expect(p + "blocks.0.self_attn.q.lora.down.weight", "blocks.0.attn1.to_q", LoraPart::kDown);
+  expect(p + "blocks.0.self_attn.q.lora.up.weight", "blocks.0.attn1.to_q", LoraPart::kUp);
+  expect("pipe.dit.blocks.0.self_attn.q.lora_B.default.weight", "blocks.0.attn1.to_q", LoraPart::kUp);
   expect(p + "patch_embedding.lora_down.weight", "patch_embedding", LoraPart::kDown);
   expect(p + "time_projection.1.lora_up.weight", "condition_embedder.time_proj", LoraPart::kUp);
   expect(p + "time_embedding.2.diff_b", "condition_embedder.time_embedder.linear_2", LoraPart::kBias);
@@ -79,6 +82,7 @@ TEST_F(LoraNamesTest, Kohya) {
   expect("lora_unet_blocks_1_ffn_0.alpha", "blocks.1.ffn.net.0.proj", LoraPart::kAlpha);
   expect("lora_unet_vace_blocks_1_ffn_2.lora_down.weight", "vace_blocks.1.ffn.net.2", LoraPart::kDown);
   expect("lora_unet_blocks_1.diff_m", "blocks.1.scale_shift_table", LoraPart::kWhole);
+  expect("lora_unet__blocks_0_self_attn_q.lora_down.weight", "blocks.0.attn1.to_q", LoraPart::kDown);
 }
 
 TEST_F(LoraNamesTest, Lycoris) {

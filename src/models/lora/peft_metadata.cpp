@@ -85,37 +85,38 @@ void PeftMetadata::read(const std::string& text) {
 }
 
 std::optional<double> PeftMetadata::stated(const Pattern& pattern, const char* key, std::optional<double> of_all,
-                                           const std::string& module) const {
+                                           const Names& module) const {
   for (const auto& [expression, value] : pattern) {
-    if (fits(expression, module, where_ + ": " + key)) return value;
+    for (const std::string& name : module)
+      if (fits(expression, name, where_ + ": " + key)) return value;
   }
   return of_all;
 }
 
-std::optional<double> PeftMetadata::rank_of(const std::string& module) const {
+std::optional<double> PeftMetadata::rank_of(const Names& module) const {
   return stated(ranks_, "rank_pattern", rank_, module);
 }
 
-std::optional<double> PeftMetadata::alpha_of(const std::string& module) const {
+std::optional<double> PeftMetadata::alpha_of(const Names& module) const {
   return stated(alphas_, "alpha_pattern", alpha_, module);
 }
 
-double PeftMetadata::scale(const std::string& module, int64_t rank) const {
+double PeftMetadata::scale(const Names& module, int64_t rank) const {
   if (!other_component_.empty()) {
     fail(
         "{}: has '{}' and nothing under '{}', so the strength of '{}' is not known; name its keys '{}r' and "
         "'{}lora_alpha'",
-        where_, other_component_, kComponent, module, kComponent, kComponent);
+        where_, other_component_, kComponent, module[0], kComponent, kComponent);
   }
   const auto r = static_cast<double>(rank);
   const std::optional<double> said = rank_of(module);
   if (said && *said != r) {
-    fail("{}: says rank {} of '{}', whose tensors have rank {}; the file is not whole", where_, *said, module, rank);
+    fail("{}: says rank {} of '{}', whose tensors have rank {}; the file is not whole", where_, *said, module[0], rank);
   }
   return alpha_of(module).value_or(r) / (root_ ? std::sqrt(r) : r);
 }
 
-std::optional<double> PeftMetadata::stated_scale(const std::string& module) const {
+std::optional<double> PeftMetadata::stated_scale(const Names& module) const {
   const std::optional<double> rank = rank_of(module), alpha = alpha_of(module);
   if (!rank || !alpha) return std::nullopt;
   return *alpha / *rank;

@@ -4,6 +4,7 @@
 // adapter_model.safetensors. Files without either mean alpha = rank.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -22,21 +23,25 @@ class PeftMetadata {
   // adapter_config.json, where it was read; empty otherwise.
   const std::filesystem::path& config_file() const { return config_file_; }
 
-  // What the product of `module` ("blocks.0.attn1.to_q"), of this rank, is multiplied by: alpha / rank, or
+  // A module's name in the checkpoint, "blocks.0.attn1.to_q", and in the original code, "blocks.0.self_attn.q": a file
+  // means either.
+  using Names = std::array<std::string, 2>;
+
+  // What the product of `module`, of this rank, is multiplied by: alpha / rank, or
   // alpha / √rank where the file says `use_rslora`. Throws Error where the file says another rank, or
   // speaks of other components only.
-  double scale(const std::string& module, int64_t rank) const;
+  double scale(const Names& module, int64_t rank) const;
 
   // Of a change that has no rank of its own, as LoKr's of two whole factors: alpha / rank where both are said.
-  std::optional<double> stated_scale(const std::string& module) const;
+  std::optional<double> stated_scale(const Names& module) const;
 
  private:
   // By regular expressions of names' ends, in the order of the file: the first that fits holds.
   using Pattern = std::vector<std::pair<std::string, double>>;
   std::optional<double> stated(const Pattern& pattern, const char* key, std::optional<double> of_all,
-                               const std::string& module) const;
-  std::optional<double> rank_of(const std::string& module) const;
-  std::optional<double> alpha_of(const std::string& module) const;
+                               const Names& module) const;
+  std::optional<double> rank_of(const Names& module) const;
+  std::optional<double> alpha_of(const Names& module) const;
 
   void read(const std::string& text);
 
