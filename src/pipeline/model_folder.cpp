@@ -190,10 +190,14 @@ void note_files(const ModelSource& source, const wan::PipelineConfig& pipeline) 
   for (const auto& [component, file] : source.files) note_input(file);
 }
 
-// SentencePiece's model in a tensor, or what a GGUF file has; nothing in other files.
+// SentencePiece's model in a tensor, behind any prefix, or what a GGUF file has; nothing in other files.
 std::optional<text::Tokenizer> tokenizer_in(const io::TensorFile& file) {
-  const char* name = encoders::kTokenizerTensor;
-  if (!file.contains(name)) return gguf_tokenizer(file);
+  const auto is_tokenizer = [](const auto& tensor) {
+    return ("." + tensor.first).ends_with(std::string(".") + encoders::kTokenizerTensor);
+  };
+  const auto found = std::ranges::find_if(file.tensors(), is_tokenizer);
+  if (found == file.tensors().end()) return gguf_tokenizer(file);
+  const std::string& name = found->first;
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes(name)), file.info(name).bytes);
   return text::Tokenizer::from_sentencepiece(bytes, fmt::format("{}: tensor '{}'", file.path().string(), name));
 }

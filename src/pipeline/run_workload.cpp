@@ -40,8 +40,19 @@ std::optional<io::Checkpoint> weights_there(const std::filesystem::path& path, c
   }
 }
 
+// Of the transformer's tensors, in files that may have other components as well.
+int64_t transformer_bytes(const io::Checkpoint& files) {
+  for (const std::string_view prefix : wan::transformer_files().prefixes) {
+    uint64_t bytes = 0;
+    for (const auto& file : files.files())
+      for (const auto& [name, info] : file->tensors()) bytes += name.starts_with(prefix) ? info.bytes : 0;
+    if (bytes > 0) return static_cast<int64_t>(bytes);
+  }
+  return checkpoint_bytes(files);
+}
+
 int64_t used_bytes(const io::Checkpoint& files, double share) {
-  return std::llround(static_cast<double>(checkpoint_bytes(files)) * share);
+  return std::llround(static_cast<double>(transformer_bytes(files)) * share);
 }
 
 }  // namespace

@@ -358,6 +358,15 @@ def single_files_make_the_same_video(cwd):
             assert re.fullmatch(rf"names of {names} behind '{prefix}'; \d+ F32{others}", text), text
     assert latents(cwd / "folder") == latents(cwd / "file") == latents(cwd / "both")
     assert (cwd / "folder.gif").read_bytes() == (cwd / "both.gif").read_bytes()
+    # Only the transformer's own tensors are planned for.
+    tensors = harness.read_tensors(all_in_one)
+    harness.write_tensors(all_in_one, {**tensors, "text_encoders.x": ("U8", [64 << 20], bytes(64 << 20))})
+    planned = []
+    for file in (single, all_in_one):
+        result = generate(cwd, f"transformer={file}", "weights_in_memory=as_stored", "output=a.png", model=rest)
+        assert result.returncode == 0, result.stderr
+        planned.append(float(re.search(r"Memory ([0-9.]+) MB planned", result.stderr)[1]))
+    assert abs(planned[1] - planned[0]) < 8, planned  # what a process has anyway differs by a few
     # A path in a YAML file may be beside that file.
     (cwd / "runs").mkdir()
     single.rename(cwd / "runs" / single.name)
@@ -507,6 +516,14 @@ def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
                       "dump=two", model=model)
     assert result.returncode == 0, result.stderr
     assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
+    # As ComfyUI writes a checkpoint of all components.
+    tensors = harness.read_tensors(umt5 / "comfy_fp16.safetensors")
+    harness.write_tensors(pathlib.Path(cwd) / "all.safetensors", {
+        ("text_encoders." if name == "spiece_model" else "text_encoders.umt5xxl.transformer.") + name: tensor
+        for name, tensor in tensors.items()})
+    result = generate(cwd, "text_encoder=all.safetensors", "output=all.png", "dump=all", model=model)
+    assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/one") == latents(f"{cwd}/all")
     result = generate(cwd, f"text_encoder={umt5}/umt5_q8_0.gguf", "output=three.png", model=model)
     assert result.returncode == 0, result.stderr
     result = generate(cwd, f"text_encoder={umt5}/wan_bf16.safetensors", "output=a.gif", model=model)
