@@ -159,7 +159,9 @@ class FolderOutput final : public ConvertOutput {
     std::map<std::string, std::string> changes;
     const std::map<std::string_view, const char*> dtypes{
         {"f32", "\"float32\""}, {"f16", "\"float16\""}, {"bf16", "\"bfloat16\""}};
-    if (in.component.stem == kTextEncoderStem) changes["torch_dtype"] = dtypes.at(plan.format->word);
+    // Newer configs have "dtype", which is read first.
+    const char* key = JsonObject::load(in.config).has("dtype") ? "dtype" : "torch_dtype";
+    if (in.component.stem == kTextEncoderStem) changes[key] = dtypes.at(plan.format->word);
     folder_.write("config.json", json_with(in.config, changes));
   }
   void write(const void* data, size_t bytes) override { shards_.write(data, bytes); }

@@ -367,6 +367,15 @@ def folders_are_those_of_the_hub(cwd):
     assert dumps[0] == dumps[1]
     result = convert(cwd, MODEL / "vae", "model/vae/", "f16")
     assert result.returncode == 1 and "model/vae" in sentence(result), result.stderr
+    # A config says the dtype by an older or a newer key.
+    for key, folder in (("torch_dtype", "older"), ("dtype", "newer")):
+        config = json.loads((MODEL / "text_encoder" / "config.json").read_text())
+        shutil.copytree(MODEL / "text_encoder", cwd / folder)
+        config = {name: value for name, value in config.items() if name not in ("dtype", "torch_dtype")}
+        (cwd / folder / "config.json").write_text(json.dumps({**config, key: "float32"}))
+        converted(cwd, folder, f"{folder}_bf16/", "bf16")
+        written = json.loads((cwd / f"{folder}_bf16" / "config.json").read_text())
+        assert {name: value for name, value in written.items() if name.endswith("dtype")} == {key: "bfloat16"}, written
     for format, layout, words in (("int8", "kept", "folders have no format int8"), ("f16", "original", "names of the hub")):
         result = convert(cwd, MODEL / "vae", "new/", format, f"layout={layout}")
         assert result.returncode == 1 and words in sentence(result) and not (cwd / "new").exists(), result.stderr
