@@ -16,6 +16,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/plan.h"
+#include "planner/available.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -185,7 +186,26 @@ std::string Inputs::fingerprint() const {
   return lines;
 }
 
-Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model) { return Reader(options, model).read(); }
+namespace {
+
+// The memory of a run is checked once it is planned; a driving video of ten minutes would fill it before that.
+void require_memory(const GenerateOptions& o, const ModelFolder& model) {
+  const auto& face = model.experts[0].config.face;
+  const planner::Bytes needed(inputs_bytes(o, face ? face->image_size : 0));
+  planner::AvailableQuery query;
+  query.user_limit = o.memory_limit;
+  const std::vector<planner::MemoryLimit> limits = planner::memory_limits(query);
+  if (limits.empty() || needed <= limits.front().available) return;
+  fail("the pictures and videos of this run take {} of memory, and {} is {}; give fewer frames or smaller ones",
+       needed.text(), limits.front().what, limits.front().available.text());
+}
+
+}  // namespace
+
+Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model) {
+  require_memory(options, model);
+  return Reader(options, model).read();
+}
 
 int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
   const int64_t frame = o.height * o.width * kColours;

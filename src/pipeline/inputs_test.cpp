@@ -89,6 +89,17 @@ TEST_F(InputFiles, AFolderOfFramesIsAControlVideo) {
   EXPECT_EQ(inputs_bytes(options), (10 + 4) * 32 * 48 * 3);
 }
 
+TEST_F(InputFiles, ThatDoNotFitIntoMemoryAreNotRead) {
+  write_clip(folder / "frames", 5, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  options.memory_limit = 2e-5;  // GB; the frames are 23 KB
+  EXPECT_THAT(refusal(options),
+              HasSubstr("the pictures and videos of this run take 0.0 MB of memory, and memory_limit is 0.0 MB"));
+  options.memory_limit = 3e-5;
+  EXPECT_EQ(refusal(options), "no error");
+}
+
 TEST_F(InputFiles, OnePictureMasksAllFrames) {
   write_clip(folder / "frames", 5, 48, 32);
   GenerateOptions options = sized(32, 48);
