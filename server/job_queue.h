@@ -99,7 +99,6 @@ class JobQueue {
   void work();
   void run(const JobPointer& job);
   Video run_model(const JobPointer& job);
-  bool has_computed(const Job& job);
   Video run_model(const JobPointer& job, const pipeline::GenerateOptions& options);
   Callbacks callbacks_of(const JobPointer& job);
 

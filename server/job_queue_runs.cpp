@@ -31,6 +31,13 @@ std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
   return bytes;
 }
 
+// Whether a run failed because its journal is of a server with other models or settings, or is damaged. Such a message
+// begins with it, on any rank.
+bool refuses_journal(const std::string& message, const std::filesystem::path& journal) {
+  return message.starts_with(fmt::format("resume={}: ", journal.string())) ||
+         message.starts_with((journal / "").string());
+}
+
 // What the server gave to the model that decides the video, and the job does not say: where it is not the default.
 std::map<std::string, std::string> model_settings(const GenerateOptions& options, const JobRecord& job) {
   const std::map<std::string, std::string> defaults = pipeline::deciding_settings({});
@@ -166,26 +173,19 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
   return callbacks;
 }
 
-bool JobQueue::has_computed(const Job& job) {
-  const std::lock_guard lock(mutex_);
-  return job.progress.phase == "denoising" || job.progress.phase == "decoding";
-}
-
 // Long ones are noted beside their video, and go on where a server was killed.
 Video JobQueue::run_model(const JobPointer& job) {
   constexpr double kLong = 60;  // seconds
-  const std::filesystem::path journal = store_.folder_of(job->record.id) / "journal";
+  const std::filesystem::path journal = store_.journal_of(job->record.id);
   GenerateOptions options = options_of(job->record);
   if (pipeline::Journal::is_in(journal)) {
     try {
       options.resume = journal.string();
       return run_model(job, options);
     } catch (const Error& error) {
-      if (job->cancelled || stopping_ || !models_.lost().empty() || has_computed(*job)) throw;
-      // Refused: it is of a server with other models or settings, or damaged.
+      if (!refuses_journal(error.what(), journal)) throw;
       options_.log(fmt::format("{}: begins again: {}", job->record.id, printable(error.what())));
-      std::error_code ignored;
-      std::filesystem::remove_all(journal, ignored);
+      store_.remove_journal(job->record.id);
       options.resume.clear();
     }
   }

@@ -98,6 +98,11 @@ int64_t JobStore::starts(const std::string& id) const noexcept {
   return none ? 0 : static_cast<int64_t>(size);
 }
 
+void JobStore::remove_journal(const std::string& id) noexcept {
+  std::error_code ignored;
+  fs::remove_all(journal_of(id), ignored);
+}
+
 bool JobStore::forget(const std::string& id) noexcept {
   std::error_code error;
   fs::remove(folder_of(id) / kJobFile, error);

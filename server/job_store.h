@@ -25,6 +25,7 @@ class JobStore {
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path folder_of(const std::string& id) const { return folder_ / id; }
   std::filesystem::path video_of(const std::string& id) const { return folder_ / id / "video.mp4"; }
+  std::filesystem::path journal_of(const std::string& id) const { return folder_ / id / "journal"; }
 
   // Writes the uploads into the folder of a new job, and names them in its record. The job is there once it is saved.
   void add_uploads(JobRecord& job, const std::vector<Upload>& uploads);
@@ -35,6 +36,7 @@ class JobStore {
   void clear_starts(const std::string& id) noexcept;
   int64_t starts(const std::string& id) const noexcept;
 
+  void remove_journal(const std::string& id) noexcept;
   // Deletes the job's record, and leaves its files. False where that fails: the job then still exists.
   bool forget(const std::string& id) noexcept;
   // All of it, likewise. What is left after a crash in between is removed by the next load().

@@ -51,35 +51,77 @@ def after_sigkill(folder):
     restart_after(folder, signal.SIGKILL)
 
 
-def long_ones_go_on_where_the_server_was_killed(folder):
-    profile = folder / "slow.yml"  # a second a layer: every job is long
+def slow_profile(folder):
+    """The key for a machine that takes a second a layer: every job is long, and keeps a journal."""
+    profile = folder / "slow.yml"
     profile.write_text(
         "description: for a test\ndevices: 1\nmemory: 80\nmemory_bandwidth: 100\nlayer_overhead: 1000000\ntoken_seconds: 0.3\n"
         "host_read: 5\ndevices_per_host: 1\nbf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
         "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n")
-    slow = f"hardware={profile}"
+    return f"hardware={profile}"
+
+
+def killed_with_a_journal(folder, *settings, **request):
+    """A job of a server that was killed while it computed."""
+    with Server(folder, *settings) as server:
+        identity = server.create({**LONG, **request}).ok()["id"]
+        server.until_computing(identity)
+        server.stop(signal.SIGKILL)
+    journal = folder / "state" / identity / "journal"
+    assert (journal / "state.safetensors").exists()
+    return identity, journal
+
+
+def long_ones_go_on_where_the_server_was_killed(folder):
+    slow = slow_profile(folder)
     request = {**SMALL, "num_inference_steps": 600}
     with Server(folder, slow) as server:
         first = server.create(request, seed=1).ok()["id"]
         server.until(first, "completed")
         alone = server.get(f"/v1/videos/{first}/content").body
         assert not (folder / "state" / first / "journal").exists()
-        second, third = server.create(request, seed=1).ok()["id"], server.create(request, seed=2).ok()["id"]
-        server.until_computing(second)
-        server.stop(signal.SIGKILL)
-    journal = folder / "state" / second / "journal"
-    assert (journal / "state.safetensors").exists()
+    second, _ = killed_with_a_journal(folder, slow, **request, seed=1)
     with Server(folder, slow) as server:
         server.until(second, "completed")
         assert server.get(f"/v1/videos/{second}/content").body == alone
         assert f"{second}: Goes on after step" in server.log(), server.log()
-        server.until_computing(third)
-        server.stop(signal.SIGKILL)
-    # A server with another setting of its model cannot go on, and makes the video again.
+
+
+def a_journal_of_other_settings_is_dropped(folder):
+    """The video is made again."""
+    slow = slow_profile(folder)
+    identity, journal = killed_with_a_journal(folder, slow, num_inference_steps=600)
     with Server(folder, slow, "layers=1") as server:
-        server.until(third, "completed")
-        assert f"{third}: begins again: " in server.log() and "layers is" in server.log(), server.log()
-        assert not (folder / "state" / third / "journal").exists()
+        server.until(identity, "completed")
+        assert f"{identity}: begins again: " in server.log() and "layers is" in server.log(), server.log()
+        assert not journal.exists()
+
+
+def a_damaged_journal_is_dropped(folder):
+    slow = slow_profile(folder)
+    identity, journal = killed_with_a_journal(folder, slow, num_inference_steps=600)
+    for record in journal.glob("*.safetensors"):
+        record.write_bytes(record.read_bytes()[:-1])
+    with Server(folder, slow) as server:
+        server.until(identity, "completed")
+        assert f"{identity}: begins again: " in server.log(), server.log()
+
+
+def a_journal_outlives_other_failures(folder):
+    """What keeps a run from beginning says nothing of its journal: a signal, memory that is short."""
+    slow = slow_profile(folder)
+    identity, journal = killed_with_a_journal(folder, slow)
+    for _ in range(5):
+        before = (folder / "errors.txt").stat().st_size
+        with Server(folder, slow) as server:
+            while "started" not in server.log()[before:]:
+                assert server.process.poll() is None
+            assert server.stop(signal.SIGTERM) == 0
+        assert (journal / "state.safetensors").exists()
+    with Server(folder, slow, "memory_limit=0.02") as server:
+        video = server.until(identity, "failed")
+        assert "memory: this run needs" in video["error"]["message"], video
+    assert "begins again" not in server.log(), server.log()
 
 
 def streams_end_with_the_server(folder):
@@ -254,7 +296,9 @@ def refused_to_start(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed, streams_end_with_the_server, a_deleted_one_stays_deleted,
+    after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed,
+    a_journal_of_other_settings_is_dropped, a_damaged_journal_is_dropped, a_journal_outlives_other_failures,
+    streams_end_with_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
     a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
     refused_to_start)}
