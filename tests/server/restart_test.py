@@ -124,6 +124,14 @@ def a_journal_outlives_other_failures(folder):
     assert "begins again" not in server.log(), server.log()
 
 
+def previews_leave_the_journal_alone(folder):
+    """The file of a preview is no input of the run: a record may get its inode."""
+    with Server(folder, slow_profile(folder)) as server:
+        identity = server.create({**SMALL, "num_inference_steps": 40}, preview=1).ok()["id"]
+        server.until(identity, "completed")
+        assert "the journal cannot be written" not in server.log(), server.log()
+
+
 def streams_end_with_the_server(folder):
     with Server(folder) as server:
         identity = server.create(LONG).ok()["id"]
@@ -298,7 +306,7 @@ def refused_to_start(folder):
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed,
     a_journal_of_other_settings_is_dropped, a_damaged_journal_is_dropped, a_journal_outlives_other_failures,
-    streams_end_with_the_server, a_deleted_one_stays_deleted,
+    previews_leave_the_journal_alone, streams_end_with_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
     a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
     refused_to_start)}
