@@ -99,7 +99,7 @@ class JobQueue {
   void work();
   void run(const JobPointer& job);
   Video run_model(const JobPointer& job);
-  Video run_model(const JobPointer& job, const pipeline::GenerateOptions& options);
+  Video run_model(const JobPointer& job, const pipeline::GenerateOptions& options, bool counts /* as a start */);
   Callbacks callbacks_of(const JobPointer& job);
 
   Models& models_;

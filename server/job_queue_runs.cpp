@@ -179,10 +179,11 @@ Video JobQueue::run_model(const JobPointer& job) {
   constexpr double kLong = 60;  // seconds
   const std::filesystem::path journal = store_.journal_of(job->record.id);
   GenerateOptions options = options_of(job->record);
-  if (pipeline::Journal::is_in(journal)) {
+  const bool resumes = pipeline::Journal::is_in(journal);
+  if (resumes) {
     try {
       options.resume = journal.string();
-      return run_model(job, options);
+      return run_model(job, options, true);
     } catch (const Error& error) {
       if (!refuses_journal(error.what(), journal)) throw;
       options_.log(fmt::format("{}: begins again: {}", job->record.id, printable(error.what())));
@@ -191,10 +192,10 @@ Video JobQueue::run_model(const JobPointer& job) {
     }
   }
   if (job->record.predicted_seconds.value_or(0) > kLong) options.journal = journal.string();
-  return run_model(job, options);
+  return run_model(job, options, !resumes);
 }
 
-Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options) {
+Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options, bool counts) {
   // The tags of the file name no folder of this machine.
   const OpenSink sink = [&](const VideoFormat& format) {
     VideoFormat cleaned = format;
@@ -205,7 +206,7 @@ Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options)
   const auto begins = [&](const GenerateOptions& of_run) {
     const std::lock_guard lock(mutex_);
     job->record.model_settings = model_settings(of_run, job->record);
-    if (!stopping_) store_.count_start(job->record.id);
+    if (counts && !stopping_) store_.count_start(job->record.id);
   };
   return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);
 }

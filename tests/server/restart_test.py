@@ -88,10 +88,14 @@ def long_ones_go_on_where_the_server_was_killed(folder):
 
 
 def a_journal_of_other_settings_is_dropped(folder):
-    """The video is made again."""
+    """The video is made again. That is one start of this server, not two."""
     slow = slow_profile(folder)
     identity, journal = killed_with_a_journal(folder, slow, num_inference_steps=600)
+    starts = journal.with_name("starts")
+    assert starts.stat().st_size == 1
     with Server(folder, slow, "layers=1") as server:
+        server.until_computing(identity)
+        assert starts.stat().st_size == 2, starts.read_bytes()
         server.until(identity, "completed")
         assert f"{identity}: begins again: " in server.log() and "layers is" in server.log(), server.log()
         assert not journal.exists()
