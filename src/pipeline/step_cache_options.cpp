@@ -1,5 +1,7 @@
 #include "pipeline/step_cache_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -186,6 +188,17 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
             "denoise without the cache first, and print the relative L2 of velocities and latents and the time saved")
       .alias("teacache_thresh", "cache_threshold")
       .alias("use_ret_steps", "cache_retention_steps");
+}
+
+void replace_cache_files(GenerateOptions& o) {
+  const auto written_out = [](const char* key, const std::string& value, const std::string& published) {
+    return fmt::format("{}", fmt::join(given_numbers(key, value, published), ","));
+  };
+  if (!o.cache_ratios.empty() && sampling::published_ratios(o.cache_ratios) == nullptr)
+    o.cache_ratios = written_out("cache_ratios", o.cache_ratios, sampling::models_with_ratios());
+  if (!o.cache_coefficients.empty() && sampling::published_coefficients(o.cache_coefficients) == nullptr)
+    o.cache_coefficients =
+        written_out("cache_coefficients", o.cache_coefficients, sampling::models_with_coefficients());
 }
 
 std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options) {

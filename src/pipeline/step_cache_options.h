@@ -18,6 +18,10 @@ const char* step_cache_name(const GenerateOptions& options);
 
 void describe_step_cache_options(OptionSet& set, GenerateOptions& options);
 
+// Puts the numbers of the files that cache_ratios and cache_coefficients name in their place, so that the keys mean the
+// same elsewhere and later. Throws Error where one is neither a published model nor a file or list of numbers.
+void replace_cache_files(GenerateOptions& options);
+
 // What the incomplete steps of the chosen cache reuse, which a run has to keep for them. None without a cache.
 std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options);
 

@@ -81,6 +81,22 @@ def how_the_file_is_encoded(folder):
             assert server.ask("POST", "/v1/videos/plan", body={**SMALL, **settings}).ok()["fits"]
 
 
+def numbers_of_a_step_cache_in_a_file(folder):
+    """The server's default: jobs say the numbers, and no path."""
+    file = folder / "ratios.json"
+    file.write_text("[1, 1,\n 0.5, 0.25]\n")
+    with Server(folder, "cache=mag", f"cache_ratios={file}") as server:
+        file.unlink()
+        assert server.ask("POST", "/v1/videos/plan", body=SMALL).ok()["fits"]
+        video = server.until(server.create().ok()["id"], "completed")
+        assert video["settings"]["cache_ratios"] == "1,1,0.5,0.25", video
+        assert "cache_ratios=1,1,0.5,0.25" in video["command"], video
+        other = server.create(cache_ratios="1,1").ok()["id"]
+        assert server.until(other, "completed")["settings"]["cache_ratios"] == "1,1"
+        for path in (file, "/etc/passwd"):
+            server.create(cache_ratios=str(path)).refused(400, "invalid_value", "list of numbers", param="cache_ratios")
+
+
 def ranges_of_a_file(folder):
     with Server(folder) as server:
         identity = server.create().ok()["id"]
@@ -333,7 +349,8 @@ def MODEL():
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, the_command_makes_it_again, how_the_file_is_encoded, ranges_of_a_file, pages_of_the_list,
+    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, the_command_makes_it_again, how_the_file_is_encoded,
+    numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture,

@@ -298,6 +298,7 @@ def refused_to_start(folder):
     refused("prompt=x", "requests bring it", arguments=[model, "port=0", "prompt=x"])
     refused("output=x.mp4", arguments=[model, "port=0", "output=x.mp4"])
     refused("codec=vp9", "h264 or h265", arguments=[model, "port=0", "codec=vp9"])
+    refused("cache_ratios=none.txt", "file or list of numbers", arguments=[model, "port=0", "cache_ratios=none.txt"])
     refused("crf=52", "51", arguments=[model, "port=0", "crf=52"])
     refused("unknown key 'prot'", arguments=[model, "prot=1"])
     refused("no such file", arguments=[model, "port=0", f"token_file={folder / 'none'}"])
