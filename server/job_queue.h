@@ -98,6 +98,7 @@ class JobQueue {
   void delete_oldest();
   void work();
   void run(const JobPointer& job);
+  bool save_until_kept(const Job& job, const JobRecord& record);
   Video run_model(const JobPointer& job);
   Video run_model(const JobPointer& job, const pipeline::GenerateOptions& options, bool counts /* as a start */);
   Callbacks callbacks_of(const JobPointer& job);

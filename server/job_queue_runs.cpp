@@ -211,6 +211,27 @@ Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options,
   return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);
 }
 
+// Before anybody is told: what is said to have ended stays so. Tries again where the disk is full, say, until somebody
+// makes room. False where the server ends first, or the job is deleted.
+bool JobQueue::save_until_kept(const Job& job, const JobRecord& record) {
+  constexpr auto kBetweenTries = std::chrono::seconds(1);
+  std::string told;
+  for (;;) {
+    try {
+      store_.save(record);
+      return true;
+    } catch (const Error& error) {
+      if (stopping()) return false;
+      if (told != error.what())
+        options_.log(fmt::format("{}: waits until its end can be saved: {}", record.id, printable(error.what())));
+      told = error.what();
+    }
+    std::unique_lock lock(mutex_);
+    if (job.deleted) return false;
+    changes_.wait_for(lock, kBetweenTries, [&] { return job.deleted || stopping(); });
+  }
+}
+
 void JobQueue::run(const JobPointer& job) {
   const SteadyClock::time_point begin = SteadyClock::now();
   options_.log(fmt::format("{}: started", job->record.id));
@@ -242,6 +263,7 @@ void JobQueue::run(const JobPointer& job) {
       record.error = failure;
     }
   }
+  if (how != "cancelled" && !save_until_kept(*job, record)) how = "cancelled";
   metrics_.add_run(how, denoise, decode);
   if (how == "cancelled") {
     const bool deleted = [&] {
@@ -252,12 +274,6 @@ void JobQueue::run(const JobPointer& job) {
     options_.log(
         fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
     return;
-  }
-  // Before anybody is told: what is said to be completed stays so.
-  try {
-    store_.save(record);
-  } catch (const Error& error) {
-    options_.log(fmt::format("{}: {}", record.id, error.what()));
   }
   options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
                                : fmt::format("{}: failed: {}", record.id, failure));

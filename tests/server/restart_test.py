@@ -178,6 +178,26 @@ def what_kills_the_server_again_and_again_is_given_up(folder):
         assert server.video(poison)["status"] == "failed"
 
 
+def an_end_that_cannot_be_saved_is_not_told(folder):
+    """A folder takes the place of the job's file, because nothing is forbidden to root."""
+    with Server(folder) as server:
+        for goes_on in (True, False):
+            identity = server.create({**LONG, "num_inference_steps": 100}).ok()["id"]
+            server.until_computing(identity)
+            file = folder / "state" / identity / "job.json"
+            file.rename(file.with_name("kept"))
+            (file / "x").mkdir(parents=True)
+            while f"{identity}: waits until its end can be saved" not in server.log():
+                assert server.video(identity)["status"] == "in_progress", server.log()
+            server.get(f"/v1/videos/{identity}/content").refused(409, "video_not_ready", param="id")
+            if goes_on:
+                shutil.rmtree(file)
+                server.until(identity, "completed")
+                assert json.loads(file.read_text())["status"] == "completed"
+        assert server.stop() == 0
+        assert f"{identity}: stopped; it is queued for the next start" in server.log(), server.log()
+
+
 def the_oldest_finished_ones_are_deleted(folder):
     with Server(folder, "keep=2") as server:
         ids = [server.create(seed=i).ok()["id"] for i in range(4)]
@@ -312,7 +332,7 @@ TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed,
     a_journal_of_other_settings_is_dropped, a_damaged_journal_is_dropped, a_journal_outlives_other_failures,
     previews_leave_the_journal_alone, streams_end_with_the_server, a_deleted_one_stays_deleted,
-    what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
+    what_kills_the_server_again_and_again_is_given_up, an_end_that_cannot_be_saved_is_not_told, the_oldest_finished_ones_are_deleted,
     a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
     refused_to_start)}
 
