@@ -118,6 +118,7 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
       store_.save(record);
       notes.push_back(fmt::format("{}: failed: {}", record.id, record.error));
     }
+    if (record.status == JobStatus::kFailed) store_.remove_journal(record.id);
     job->record = std::move(record);
     jobs_[job->record.id] = by_number_[job->record.number] = job;
     next_number_ = job->record.number + 1;

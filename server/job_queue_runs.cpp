@@ -275,6 +275,7 @@ void JobQueue::run(const JobPointer& job) {
         fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
     return;
   }
+  if (!failure.empty()) store_.remove_journal(record.id);
   options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
                                : fmt::format("{}: failed: {}", record.id, failure));
   bool deleted = false;

@@ -28,6 +28,14 @@ fs::path made_temporary() {
   return pattern;
 }
 
+void remove_unfinished(const fs::path& folder) {
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (is_unfinished_file(entry.path().filename().string())) files.push_back(entry.path());
+  for (const fs::path& file : files) fs::remove(file, ignored);
+}
+
 JobRecord read_job(const fs::path& folder) {
   const fs::path file = folder / kJobFile;
   // As a cache: it is replaced when the job ends.
@@ -132,6 +140,7 @@ std::vector<JobRecord> JobStore::load(std::vector<std::string>& notes) {
     try {
       JobRecord job = read_job(folder);
       if (!numbers.insert(job.number).second) fail("{}: another job has number {}", folder.string(), job.number);
+      remove_unfinished(folder);
       jobs.push_back(std::move(job));
     } catch (const std::exception& damage) {
       fs::create_directory(folder_ / kDamaged, error);

@@ -42,7 +42,8 @@ class JobStore {
   // All of it, likewise. What is left after a crash in between is removed by the next load().
   bool remove(const std::string& id) noexcept;
 
-  // The jobs in the order of their numbers. `notes`: a line for each folder that was damaged, and is now in damaged/.
+  // The jobs in the order of their numbers, without the files that a killed server had not finished. `notes`: a line
+  // for each folder that was damaged, and is now in damaged/.
   std::vector<JobRecord> load(std::vector<std::string>& notes);
 
  private:

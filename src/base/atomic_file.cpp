@@ -24,6 +24,8 @@ namespace zoetrope {
 
 namespace {
 
+constexpr std::string_view kTemporaryBegin = ".zoetrope-", kTemporaryEnd = ".partial";
+
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -122,7 +124,7 @@ AtomicFile::AtomicFile(std::filesystem::path final_path) : final_(std::move(fina
   }
   // Short and independent of the final name, which may already be as long as the file system allows.
   while (descriptor_ < 0) {
-    temporary_ = folder / fmt::format(".zoetrope-{}-{}.partial", ::getpid(), counter++);
+    temporary_ = folder / fmt::format("{}{}-{}{}", kTemporaryBegin, ::getpid(), counter++, kTemporaryEnd);
     unfinished_ = UnfinishedPath(temporary_.string(), UnfinishedPath::Kind::kFile);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && errno != EEXIST) {
@@ -134,6 +136,10 @@ AtomicFile::AtomicFile(std::filesystem::path final_path) : final_(std::move(fina
   if (!unfinished_files_removed()) return;
   discard();
   check_not_stopped();
+}
+
+bool is_unfinished_file(std::string_view name) {
+  return name.starts_with(kTemporaryBegin) && name.ends_with(kTemporaryEnd);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {

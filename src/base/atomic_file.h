@@ -44,6 +44,9 @@ class AtomicFile {
   int stream_ = -1;      // to which the temporary is sent; -1: none
 };
 
+// Whether a file has the name of a temporary, which a process that was killed leaves behind.
+bool is_unfinished_file(std::string_view name);
+
 // An AtomicFile with this text.
 void write_file(const std::filesystem::path& path, std::string_view text);
 

@@ -42,14 +42,11 @@ bool is_decoder_file(std::string_view name) {
   return point != std::string_view::npos && is_number(name.substr(0, point)) && is_number(name.substr(point + 1));
 }
 
-// What a run that was killed while it wrote may have left.
-bool is_unfinished(std::string_view name) { return name.starts_with(".zoetrope-") && name.ends_with(".partial"); }
-
 // A new journal goes into a folder of its own: what it removes in the end must be its own.
 void require_no_other_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name == kLock || name == kState || name == kPrevious || name == kSettingsOfJournal || is_unfinished(name))
+    if (name == kLock || name == kState || name == kPrevious || name == kSettingsOfJournal || is_unfinished_file(name))
       continue;
     if (name == kFrames || is_decoder_file(name))
       if (Journal::is_in(folder)) continue;
@@ -256,7 +253,7 @@ void Journal::complete() {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (is_decoder_file(name) || is_unfinished(name)) files.push_back(entry.path());
+    if (is_decoder_file(name) || is_unfinished_file(name)) files.push_back(entry.path());
   }
   for (const char* name : {kState, kPrevious, kFrames, kLock}) files.push_back(folder_ / name);
   for (const fs::path& file : files) fs::remove(file, ignored);

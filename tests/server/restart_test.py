@@ -80,9 +80,11 @@ def long_ones_go_on_where_the_server_was_killed(folder):
         server.until(first, "completed")
         alone = server.get(f"/v1/videos/{first}/content").body
         assert not (folder / "state" / first / "journal").exists()
-    second, _ = killed_with_a_journal(folder, slow, **request, seed=1)
+    second, journal = killed_with_a_journal(folder, slow, **request, seed=1)
+    assert list(journal.parent.glob(".zoetrope-*.partial")), "the unfinished video"
     with Server(folder, slow) as server:
         server.until(second, "completed")
+        assert not list(journal.parent.glob(".zoetrope-*.partial"))
         assert server.get(f"/v1/videos/{second}/content").body == alone
         assert f"{second}: Goes on after step" in server.log(), server.log()
 
@@ -125,6 +127,7 @@ def a_journal_outlives_other_failures(folder):
     with Server(folder, slow, "memory_limit=0.02") as server:
         video = server.until(identity, "failed")
         assert "memory: this run needs" in video["error"]["message"], video
+        assert not journal.exists(), "what failed for good is not gone on with"
     assert "begins again" not in server.log(), server.log()
 
 
@@ -162,15 +165,18 @@ def a_deleted_one_stays_deleted(folder):
 
 
 def what_kills_the_server_again_and_again_is_given_up(folder):
-    with Server(folder) as server:
+    slow = slow_profile(folder)
+    with Server(folder, slow) as server:
         poison, after = server.create(LONG).ok()["id"], server.create().ok()["id"]
         server.until_computing(poison)
         server.stop(signal.SIGTERM)  # in order: not counted
     for _ in range(3):
-        with Server(folder) as server:
+        with Server(folder, slow) as server:
             server.until_computing(poison)
             server.stop(signal.SIGKILL)
+    assert (folder / "state" / poison / "journal").exists()
     with Server(folder) as server:
+        assert not (folder / "state" / poison / "journal").exists()
         video = server.until(poison, "failed")
         assert "ended 3 times while it made this video" in video["error"]["message"], video
         server.until(after, "completed")
