@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -300,20 +301,23 @@ bool HttpServer::make_room() {
   return false;
 }
 
-// A request's part of the memory for bodies, until it is answered.
+// A request's part of the memory for bodies, until it is answered or refused.
 class HttpServer::BodyShare {
  public:
   explicit BodyShare(HttpServer& server) : server_(server) {}
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
-  ~BodyShare() { server_.body_bytes_ -= taken_; }
+  ~BodyShare() { give_back(); }
 
   bool take(size_t bytes) {
     if (bytes <= kSmall) return true;
     const size_t before = server_.body_bytes_.fetch_add(bytes);
     taken_ = bytes;
-    return before == 0 || before + bytes <= kLargestAtOnce * server_.options_.most_body;
+    const bool fits = before == 0 || before + bytes <= kLargestAtOnce * server_.options_.most_body;
+    if (!fits) give_back();
+    return fits;
   }
+  void give_back() { server_.body_bytes_ -= std::exchange(taken_, 0); }
 
  private:
   static constexpr size_t kLargestAtOnce = 2, kSmall = 65536;
@@ -353,6 +357,7 @@ void HttpServer::serve(Connection& connection) {
   const int status = turn_.status;
   turn_ = {};
   handlers_.done(head, status, seconds);
+  body.give_back();
   if (refused || wire.has_unread()) wire.linger();
 }
 

@@ -258,6 +258,31 @@ def slow_and_vanishing_clients(folder):
         assert answer.ok()["data"] == []
 
 
+def a_refused_upload_gives_its_memory_back(folder):
+    """At once, and not when its connection ends. There is memory for two of the largest."""
+    with Server(folder, "max_upload=1") as server:
+        def uploading(wire):
+            wire.sendall(b"POST /v1/videos HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n")
+
+        def is_refused(wire):
+            uploading(wire)
+            wire.settimeout(0.5)
+            try:
+                return wire.recv(12) == b"HTTP/1.1 503"
+            except TimeoutError:  # it waits for the body
+                return False
+        with contextlib.ExitStack() as stack:
+            first, second, third = (stack.enter_context(server.socket()) for _ in range(3))
+            uploading(first)
+            uploading(second)
+            while not is_refused(third):  # the first two may not have begun
+                third = stack.enter_context(server.socket())
+            first.sendall(b"x" * 900000)
+            assert first.recv(12) == b"HTTP/1.1 415"
+            read_all(first)
+            assert not is_refused(stack.enter_context(server.socket()))
+
+
 def a_state_folder_that_is_lost(folder):
     """The server's fault, not the request's, and its path is for the log alone."""
     with Server(folder) as server:
@@ -328,7 +353,7 @@ def named_loras(folder):
 TESTS = {test.__name__: test for test in (
     every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
     paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
-    streams_leave_places_for_requests, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
+    streams_leave_places_for_requests, a_refused_upload_gives_its_memory_back, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
