@@ -230,7 +230,6 @@ void HttpServer::start() {
 
 void HttpServer::stop() {
   if (stopping_.exchange(true)) return;
-  svr_sock_ = INVALID_SOCKET;
   ::shutdown(listener_, SHUT_RDWR);
   if (acceptor_.joinable()) acceptor_.join();
   {
@@ -241,6 +240,7 @@ void HttpServer::stop() {
   // Answers on their way may end; who takes longer to read them is cut off.
   const Clock::time_point begin = Clock::now();
   while (count_ > 0 && seconds_since(begin) < kGraceSeconds) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  svr_sock_ = INVALID_SOCKET;
   {
     const std::lock_guard lock(mutex_);
     for (Connection& connection : open_) ::shutdown(connection.socket, SHUT_RDWR);

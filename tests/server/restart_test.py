@@ -2,6 +2,7 @@
 
 restart_test.py PROGRAM MODEL NAME
 """
+import contextlib
 import json
 import pathlib
 import shutil
@@ -152,6 +153,24 @@ def streams_end_with_the_server(folder):
             assert server.stop() == 0
             data += harness.read_all(wire)
             assert b"event: stopping" in data, data[-400:]
+
+
+def a_download_may_end_after_the_server(folder):
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        whole = bytes(range(256)) * 100_000  # more than both sockets hold
+        (folder / "state" / identity / "video.mp4").write_bytes(whole)
+        with server.socket() as wire:
+            wire.sendall(f"GET /v1/videos/{identity}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            data = wire.recv(4096)
+            server.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ConnectionError):
+                while True:  # until it listens no longer
+                    server.socket().close()
+            data += wire.makefile("rb").read()
+        assert data.endswith(whole), len(data)
+        assert server.process.wait(timeout=harness.PATIENCE) == 0
 
 
 def a_deleted_one_stays_deleted(folder):
@@ -337,7 +356,7 @@ def refused_to_start(folder):
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed,
     a_journal_of_other_settings_is_dropped, a_damaged_journal_is_dropped, a_journal_outlives_other_failures,
-    previews_leave_the_journal_alone, streams_end_with_the_server, a_deleted_one_stays_deleted,
+    previews_leave_the_journal_alone, streams_end_with_the_server, a_download_may_end_after_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, an_end_that_cannot_be_saved_is_not_told, the_oldest_finished_ones_are_deleted,
     a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
     refused_to_start)}
