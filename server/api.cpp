@@ -167,19 +167,21 @@ void Api::send_health(Response& response) const {
 }
 
 void Api::send_models(const std::string& name, Response& response) const {
-  const auto object = [](const ServedModel& model) -> json {
-    const pipeline::GenerateOptions& o = model.options;
+  const auto values = [](const pipeline::GenerateOptions& o) -> json {
+    return {{"size", fmt::format("{}x{}", o.width, o.height)},
+            {"num_frames", o.num_frames},
+            {"fps", o.fps},
+            {"num_inference_steps", o.num_inference_steps},
+            {"guidance_scale", o.guidance_scale},
+            {"negative_prompt", o.negative_prompt}};
+  };
+  const auto object = [&](const ServedModel& model) -> json {
     return {{"id", model.name},
             {"object", "model"},
             {"created", 0},
             {"owned_by", "zoetrope"},
-            {"defaults",
-             {{"size", fmt::format("{}x{}", o.width, o.height)},
-              {"num_frames", o.num_frames},
-              {"fps", o.fps},
-              {"num_inference_steps", o.num_inference_steps},
-              {"guidance_scale", o.guidance_scale},
-              {"negative_prompt", o.negative_prompt}}}};
+            {"defaults", values(model.options)},
+            {"program_defaults", values({})}};
   };
   if (!name.empty()) return send_json(response, object(models_.find(name)));
   json data = json::array();

@@ -256,6 +256,7 @@ function showPlayer(player, video) {
   seen.observe(player);
 }
 
+// They leave out what is as the program has it, whatever the server's defaults are.
 function useSettings(video) {
   const settings = video.settings;
   element("prompt").value = video.prompt;
@@ -270,7 +271,7 @@ function useSettings(video) {
   element("seconds").value = Number(((video.num_frames - 1) / video.fps).toFixed(3));
   element("seed").value = video.seed === null ? "" : video.seed;
   for (const [id, key] of [["steps", "num_inference_steps"], ["guidance", "guidance_scale"], ["negative", "negative_prompt"]])
-    if (settings[key] !== undefined) element(id).value = settings[key];
+    element(id).value = settings[key] ?? state.models[0].program_defaults[key];
   element("prompt").focus();
   planSoon();
 }

@@ -259,7 +259,8 @@ def one_model_and_another(folder):
         models = server.get("/v1/models").ok()
         names = [model["id"] for model in models["data"]]
         assert names == [pathlib.Path(MODEL()).name, "other-model"] and models["object"] == "list", models
-        assert server.get("/v1/models/other-model").ok()["object"] == "model"
+        model = server.get("/v1/models/other-model").ok()
+        assert model["object"] == "model" and set(model["defaults"]) == set(model["program_defaults"]), model
         server.get("/v1/models/none").refused(404, "model_not_found", "none", param="model")
         ids = [server.create(model=name, seed=1).ok()["id"] for name in (*names, *names)]
         videos = [server.until(identity, "completed") for identity in ids]

@@ -166,6 +166,21 @@ def the_queue_is_followed(folder):
             assert not page.complaints, page.complaints
 
 
+def settings_are_those_of_the_video(folder):
+    """Where they are the program's defaults, too, which are not the server's."""
+    with Server(folder, "num_inference_steps=3", "guidance_scale=2", "negative_prompt=dull") as server:
+        models = server.get("/v1/models").ok()["data"]
+        program = {key: models[0]["program_defaults"][key] for key in ("num_inference_steps", "guidance_scale", "negative_prompt")}
+        assert program["num_inference_steps"] == 50 and program["negative_prompt"] == "", program
+        server.until(server.create({**SMALL, **program}).ok()["id"], "completed")
+        with Browser(folder, server) as page:
+            page.until("document.querySelectorAll('#gallery li').length === 1")
+            assert page.value("document.getElementById('steps').value") == "3"
+            page.value("[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Use settings').click()")
+            shown = [page.value(f"document.getElementById('{identity}').value") for identity in ("steps", "guidance", "negative")]
+            assert shown == ["50", f"{program['guidance_scale']:g}", ""], shown
+
+
 def refusals_are_shown(folder):
     with Server(folder) as server, Browser(folder, server) as page:
         page.until("document.getElementById('model').value !== ''")
@@ -206,7 +221,7 @@ def everything_has_a_name(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_by_hand, the_queue_is_followed, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
