@@ -26,6 +26,7 @@ constexpr double kLeastRate = 65536;  // bytes a second, after the time that eve
 constexpr int kBacklog = 128;
 constexpr double kPatience = 1;       // seconds after which a connection without a request gives way to a new one
 constexpr double kGraceSeconds = 2;   // that answers have when the server stops
+constexpr size_t kMostRefused = 64;   // connections beyond the limit that are still open for their answer
 constexpr double kLingerSeconds = 2;  // for what a refused client still sends, or it would not see the answer
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -232,6 +233,7 @@ void HttpServer::stop() {
   if (stopping_.exchange(true)) return;
   ::shutdown(listener_, SHUT_RDWR);
   if (acceptor_.joinable()) acceptor_.join();
+  for (const int socket : refused_) ::close(socket);
   {
     const std::lock_guard lock(mutex_);
     for (Connection& connection : open_)
@@ -266,7 +268,13 @@ void HttpServer::take(int socket) {
   if (count_ >= static_cast<int64_t>(options_.connections) && !make_room()) {
     static const std::string busy = busy_answer();
     static_cast<void>(!::send(socket, busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
-    ::close(socket);
+    // Closed now, the rest of its request would reset it before the client has read the answer.
+    ::shutdown(socket, SHUT_WR);
+    refused_.push_back(socket);
+    if (refused_.size() > kMostRefused) {
+      ::close(refused_.front());
+      refused_.pop_front();
+    }
     handlers_.refused();
     return;
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -82,6 +83,7 @@ class HttpServer final : private httplib::Server {
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;
   std::list<Connection> open_;
+  std::deque<int> refused_;  // of the accepting thread
   std::unique_ptr<httplib::ThreadPool> pool_;
   std::thread acceptor_;
 };

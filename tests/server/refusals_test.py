@@ -283,6 +283,23 @@ def a_refused_upload_gives_its_memory_back(folder):
             assert not is_refused(stack.enter_context(server.socket()))
 
 
+def too_many_connections_are_told(folder):
+    """Whoever goes on sending meanwhile still reads the answer."""
+    with Server(folder, "connections=2") as server, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            wire = stack.enter_context(server.socket())
+            wire.sendall(b"POST /v1/videos HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        busy = b""
+        while not busy.startswith(b"HTTP/1.1 503"):  # the two may not have begun
+            wire = stack.enter_context(server.socket())
+            wire.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                busy = wire.recv(12)
+        for _ in range(20):
+            wire.sendall(b"GET /health HTTP/1.1\r\n")
+        assert b"too_many_connections" in read_all(wire)
+
+
 def a_state_folder_that_is_lost(folder):
     """The server's fault, not the request's, and its path is for the log alone."""
     with Server(folder) as server:
@@ -353,7 +370,7 @@ def named_loras(folder):
 TESTS = {test.__name__: test for test in (
     every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
     paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
-    streams_leave_places_for_requests, a_refused_upload_gives_its_memory_back, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
+    streams_leave_places_for_requests, a_refused_upload_gives_its_memory_back, too_many_connections_are_told, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
