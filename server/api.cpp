@@ -248,7 +248,7 @@ void Api::send_video(const std::string& id, const Request& request, Response& re
 }
 
 void Api::send_events(const std::string& id, Response& response) {
-  queue_.get(id);  // throws where there is none
+  const std::shared_ptr<const Job> job = queue_.watched(id);
   if (event_streams_.fetch_add(1) >= options_.most_event_streams) {
     --event_streams_;
     ApiError error(503, "too_many_streams",
@@ -265,14 +265,15 @@ void Api::send_events(const std::string& id, Response& response) {
   response.set_header("Cache-Control", "no-store");
   response.set_chunked_content_provider(
       "text/event-stream",
-      [this, id, state](size_t, httplib::DataSink& sink) {
+      [this, job, state](size_t, httplib::DataSink& sink) {
         if (state->last) {
           sink.done();
           return true;
         }
         if (!sink.is_writable()) return false;
         std::this_thread::sleep_until(state->sent + kBetweenEvents);
-        const std::optional<JobQueue::Event> event = queue_.next_event(id, state->revision, Clock::now() + kUntilCheck);
+        const std::optional<JobQueue::Event> event =
+            queue_.next_event(*job, state->revision, Clock::now() + kUntilCheck);
         if (!event && Clock::now() - state->sent < kUntilComment) return true;
         state->sent = Clock::now();
         state->last = event && event->last;

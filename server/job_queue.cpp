@@ -429,19 +429,21 @@ std::string JobQueue::preview(const std::string& id) const {
   return job.preview;
 }
 
-std::optional<JobQueue::Event> JobQueue::next_event(const std::string& id, int64_t& revision,
+std::shared_ptr<const Job> JobQueue::watched(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  return find(id);
+}
+
+std::optional<JobQueue::Event> JobQueue::next_event(const Job& job, int64_t& revision,
                                                     SteadyClock::time_point deadline) const {
   std::unique_lock lock(mutex_);
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return Event{"deleted", json_text(json({{"id", id}})), true};
-  const JobPointer job = found->second;
-  const auto news = [&] { return job->revision != revision || stopping_; };
+  const auto news = [&] { return job.revision != revision || stopping_; };
   if (!changes_.wait_until(lock, deadline, news)) return std::nullopt;
-  revision = job->revision;
-  Event event{"progress", json_text(shown(*job))};
-  if (job->deleted) event.name = "deleted";
-  else if (job->record.status == JobStatus::kCompleted || job->record.status == JobStatus::kFailed)
-    event.name = status_word(job->record.status);
+  revision = job.revision;
+  Event event{"progress", json_text(shown(job))};
+  if (job.deleted) event.name = "deleted";
+  else if (job.record.status == JobStatus::kCompleted || job.record.status == JobStatus::kFailed)
+    event.name = status_word(job.record.status);
   else if (stopping_) event.name = "stopping";
   event.last = event.name != "progress";
   return event;

@@ -64,14 +64,15 @@ class JobQueue {
   // GIF of a running one.
   std::string preview(const std::string& id) const;
 
-  // Waits for a change after `revision` until the deadline, and sets it. Empty at the deadline. A job that is not there
-  // was deleted.
+  // What next_event() tells of.
+  std::shared_ptr<const Job> watched(const std::string& id) const;
+  // Waits for a change after `revision` until the deadline, and sets it. Empty at the deadline.
   struct Event {
     std::string name;  // "progress", or how it ended: "completed", "failed", "deleted", "stopping"
     std::string data;  // the video object
     bool last = false;
   };
-  std::optional<Event> next_event(const std::string& id, int64_t& revision,
+  std::optional<Event> next_event(const Job& job, int64_t& revision,
                                   std::chrono::steady_clock::time_point deadline) const;
 
   void fill(Gauges& gauges) const;

@@ -209,6 +209,8 @@ def events_end_where_a_job_is_deleted(folder):
             while part := wire.recv(65536):
                 data += part
         assert b"event: deleted" in data and data.endswith(b"0\r\n\r\n"), data[-300:]
+        deleted = json.loads(data[data.index(b"event: deleted"):].split(b"data: ")[1].split(b"\n")[0])
+        assert deleted["id"] == identity and deleted["prompt"] == LONG["prompt"], deleted
 
 
 def a_vanished_watcher_leaves_nothing(folder):
