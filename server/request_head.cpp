@@ -106,6 +106,25 @@ std::string host_name(const std::string& host) {
   return host.substr(0, host.find(':'));
 }
 
+// A form's as the library reads it: in small letters, with the boundary as the only parameter.
+std::string plain_content_type(const std::string& field) {
+  constexpr std::string_view kForm = "multipart/form-data", kBoundary = "boundary=";
+  std::string_view rest = field;
+  const auto next = [&] {
+    const size_t end = std::min(rest.find(';'), rest.size());
+    const std::string_view part = trimmed(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return part;
+  };
+  if (lower(next()) != kForm) return field;
+  while (!rest.empty()) {
+    const std::string_view part = next();
+    if (lower(part.substr(0, kBoundary.size())) == kBoundary)
+      return fmt::format("{}; {}{}", kForm, kBoundary, part.substr(kBoundary.size()));
+  }
+  return std::string(kForm);
+}
+
 bool is_address(const std::string& name) {
   std::array<unsigned char, sizeof(in6_addr)> ignored{};
   return ::inet_pton(AF_INET, name.c_str(), ignored.data()) == 1 ||
@@ -180,7 +199,7 @@ std::string cleaned_head(const RequestHead& head) {
     if (!value.empty()) text += fmt::format("{}: {}\r\n", name, value);
   };
   add("Host", head.field("host"));
-  add("Content-Type", head.field("content-type"));
+  add("Content-Type", plain_content_type(head.field("content-type")));
   if (head.field("expect") == "100-continue") add("Expect", "100-continue");
   add(kRangeField, head.field("range"));
   add("If-Range", head.field("if-range"));

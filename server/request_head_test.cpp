@@ -68,6 +68,20 @@ TEST(RequestHead, TheLibraryGetsWhatIsUsedAndNothingElse) {
             "close\r\n\r\n");
 }
 
+TEST(RequestHead, FormsAreNamedAsTheLibraryReadsThem) {
+  const auto type = [](const std::string& given) {
+    const std::string text = cleaned_head(head("Host: a\r\nContent-Type: " + given)), name = "Content-Type: ";
+    const size_t begin = text.find(name) + name.size();
+    return text.substr(begin, text.find('\r', begin) - begin);
+  };
+  for (const char* given : {"multipart/form-data; boundary=X", "Multipart/Form-Data;BOUNDARY=X ; charset=utf-8",
+                            "multipart/form-data; charset=utf-8; boundary=X"})
+    EXPECT_EQ(type(given), "multipart/form-data; boundary=X") << given;
+  EXPECT_EQ(type("multipart/form-data; boundary=\"X\"; a=b"), "multipart/form-data; boundary=\"X\"");
+  EXPECT_EQ(type("multipart/form-data; a=b"), "multipart/form-data");
+  EXPECT_EQ(type("Application/JSON; charset=utf-8"), "Application/JSON; charset=utf-8");
+}
+
 TEST(RequestHead, PagesOfOtherSitesAreRefused) {
   const auto status = [](const std::string& fields) {
     return status_of([&] { check_origin(head(fields), {"b.example"}); });

@@ -98,6 +98,11 @@ def bodies_that_are_none(folder):
         ask(b"x", "multipart/form-data").refused(400, "malformed_request")
         ask(b"x", "multipart/form-data; boundary=").refused(400, "malformed_request")
         ask(b"x", "multipart/form-data; boundary=b").refused(400, "malformed_request")
+        form, kind = form_body([("prompt", "a")])
+        boundary = kind.partition("; ")[2]
+        for kind in (f"Multipart/Form-Data; {boundary}", f"multipart/form-data; {boundary}; charset=utf-8",
+                     f"multipart/form-data; charset=utf-8;Boundary={boundary[9:]} "):
+            ask(form, kind).ok()
         large = server.ask("POST", "/v1/videos", body=b"x" * 1_000_001).refused(413, "body_too_large", "1000001")
         assert large.fields["connection"] == "close"
         server.form([("prompt", "a"), ("image", b"x" * 2_000_000, "x.png")]).refused(413, "body_too_large")
