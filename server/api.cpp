@@ -227,7 +227,7 @@ void Api::send_video(const std::string& id, const Request& request, Response& re
   const auto bytes = static_cast<size_t>(file->bytes());
   const std::string tag = fmt::format("\"{}\"", id);
   const bool other_version = request.has_header("If-Range") && request.get_header_value("If-Range") != tag;
-  const bool ranged = request.has_header(kRangeField) && !other_version;
+  const bool ranged = request.method == "GET" && request.has_header(kRangeField) && !other_version;
   const ByteRange range = ranged ? parse_range(request.get_header_value(kRangeField), bytes) : ByteRange{0, bytes};
   response.status = range.begin > 0 || range.end < bytes ? 206 : 200;
   response.set_header("Accept-Ranges", "bytes");

@@ -125,6 +125,8 @@ def ranges_of_a_file(folder):
         assert server.get(path, fields={"Range": "bytes=0-4", "If-Range": '"other"'}).status == 200
         head = server.ask("HEAD", path)
         assert head.status == 200 and head.body == b"" and int(head.fields["content-length"]) == size
+        head = server.ask("HEAD", path, fields={"Range": "bytes=0-4"})  # which is for GET alone
+        assert head.status == 200 and int(head.fields["content-length"]) == size, head.fields
         server.get(path + "?variant=thumbnail").refused(400, "invalid_value", "thumbnail", param="variant")
 
 
