@@ -2,7 +2,7 @@
 "use strict";
 
 const element = (id) => document.getElementById(id);
-const state = { models: [], jobs: new Map(), cards: new Map(), watched: new Map(), after: null, plan: 0, token: sessionStorage.getItem("token") || "" };
+const state = { models: [], jobs: new Map(), cards: new Map(), watched: new Map(), listed: false, plan: 0, token: sessionStorage.getItem("token") || "" };
 
 // ---- asking the server ----------------------------------------------------------------------------------------------
 
@@ -410,8 +410,8 @@ async function look() {
           if (error.status === 404) forget(id);
         }
       }
-    if (state.after === null) {
-      state.after = page.last_id;
+    if (!state.listed) {
+      state.listed = true;
       element("more").hidden = !page.has_more;
     }
     const health = await askJson("health");
@@ -423,11 +423,18 @@ async function look() {
   }
 }
 
+// From the oldest that is shown; where that was deleted elsewhere, from the one before.
 async function more() {
-  const page = await askJson(`v1/videos?limit=50&after=${encodeURIComponent(state.after)}`);
-  page.data.forEach(update);
-  state.after = page.last_id || state.after;
-  element("more").hidden = !page.has_more;
+  const oldest = [...state.jobs.values()].reduce((a, b) => (a && a.number < b.number ? a : b), null);
+  try {
+    const page = await askJson(`v1/videos?limit=50${oldest ? `&after=${encodeURIComponent(oldest.id)}` : ""}`);
+    page.data.forEach(update);
+    element("more").hidden = !page.has_more;
+  } catch (error) {
+    if (error.status !== 400 || !oldest) throw error;
+    forget(oldest.id);
+    await more();
+  }
 }
 
 function askForToken() {

@@ -181,6 +181,25 @@ def settings_are_those_of_the_video(folder):
             assert shown == ["50", f"{program['guidance_scale']:g}", ""], shown
 
 
+def more_after_the_last_was_deleted(folder):
+    with Server(folder) as server:
+        first = server.create().ok()["id"]
+        server.until(first, "completed")
+    state = folder / "state"
+    for number in range(2, 61):
+        identity = f"video_{number:032x}"
+        shutil.copytree(state / first, state / identity)
+        file = state / identity / "job.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "id": identity, "number": number}))
+    with Server(folder) as server, Browser(folder, server) as page:
+        page.until("document.querySelectorAll('#gallery li').length === 50 && !document.getElementById('more').hidden")
+        page.value("[...document.querySelectorAll('#gallery li:last-child button')].find(b => b.textContent === 'Delete').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 49")
+        server.ask("DELETE", f"/v1/videos/video_{12:032x}").ok()  # elsewhere
+        page.value("document.getElementById('more').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 58 && document.getElementById('more').hidden")
+
+
 def refusals_are_shown(folder):
     with Server(folder) as server, Browser(folder, server) as page:
         page.until("document.getElementById('model').value !== ''")
@@ -221,7 +240,7 @@ def everything_has_a_name(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, more_after_the_last_was_deleted, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
