@@ -25,6 +25,8 @@ struct VideoFormat {
   // Constant quality as the encoder counts it, 0 the best: of h264 and h265 to 51, of vp9 to 63. Unset: visually
   // lossless (17, 20, 20).
   std::optional<int> crf{};
+  // How many will come; 0: not known, and frames of an older, longer clip of .png files stay.
+  int64_t frames = 0;
 };
 
 // How a value of [0, 1] becomes a byte. The reference's video writer truncates 255·x, its image writer rounds it (half
@@ -57,8 +59,9 @@ using OpenSink = std::function<std::unique_ptr<FrameSink>(const VideoFormat& for
 //                 All frames are kept in memory until finish().
 //   x%04d.png     one file per frame, counted from 0; the pattern is in the last part of the path
 //   x.png         one frame: this file; several: x-0000.png, x-0001.png, …
-//   x or x/       a folder (made if absent, its parent must exist) of 0000.png, 0001.png, …; files of these names
-//                 are replaced, others stay
+//   x or x/       a folder (made if absent, its parent must exist) of 0000.png, 0001.png, …
+// Numbered frames replace files of their names, and the frames behind their last one are removed that have the tags of
+// the old first one: the rest of an older, longer clip. Other files stay.
 // The final name appears in finish() only; a sink that is abandoned removes everything it made. Opening throws Error
 // for everything that can be known to go wrong: an unknown extension, a folder that is absent or not writable, an
 // impossible size. A disk that fills up is an Error from the later calls.

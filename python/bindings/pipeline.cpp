@@ -373,6 +373,7 @@ void write_png(const std::string& path, const nb::object& pixels) {
   VideoFormat format;
   format.height = static_cast<int>(view.extent(0));
   format.width = static_cast<int>(view.extent(1));
+  format.frames = 1;
   const std::unique_ptr<FrameSink> file = video_file(path)(format);
   file->add_frame(view.data<uint8_t>());
   file->finish();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,22 +53,75 @@ Numbering parse_pattern(const fs::path& path) {
   return numbering;
 }
 
+// Where frames go, and their names.
+struct FrameNames {
+  explicit FrameNames(const fs::path& path) : folder(path.parent_path()) {
+    std::error_code ignored;
+    if (path.extension().empty() || fs::is_directory(path, ignored)) {
+      is_folder = true;
+      if (!path.filename().empty()) folder = path;
+      numbering = {"", ".png", 4};
+    } else if (path.filename().string().find('%') != std::string::npos) {
+      numbering = parse_pattern(path);
+    } else {
+      numbering = {path.stem().string() + "-", path.extension().string(), 4};
+      single = path;
+    }
+  }
+
+  // Of a clip of `count` frames; 0: not known, and taken for several.
+  fs::path frame(int64_t index, int64_t count) const {
+    return is_numbered(count) ? folder / numbering.name(static_cast<size_t>(index)) : *single;
+  }
+  bool is_numbered(int64_t count) const { return !single || count != 1; }
+
+  fs::path folder;
+  bool is_folder = false;
+  Numbering numbering;
+  std::optional<fs::path> single;  // the name if only one frame comes
+};
+
 void append_be32(std::string& text, uint32_t value) {
   for (int shift = 24; shift >= 0; shift -= 8) text.push_back(static_cast<char>(value >> shift));
 }
 
-// An iTXt chunk (PNG specification, 11.3.3.4), uncompressed UTF-8. Keywords have 1 to 79 bytes.
-std::string text_chunk(const std::string& key, const std::string& value) {
+// Type and data of an iTXt chunk (PNG specification, 11.3.3.4), uncompressed UTF-8. Keywords have 1 to 79 bytes.
+std::string text_body(const std::string& key, const std::string& value) {
   std::string body = "iTXt";
   body += key.substr(0, 79);
   body.append(5, '\0');  // end of keyword, not compressed, method, no language, no translated keyword
-  body += value;
+  return body + value;
+}
+
+std::string text_chunk(const std::string& key, const std::string& value) {
+  const std::string body = text_body(key, value);
   std::string chunk;
   append_be32(chunk, static_cast<uint32_t>(body.size() - 4));
   chunk += body;
   const auto* bytes = reinterpret_cast<const Bytef*>(body.data());
   append_be32(chunk, static_cast<uint32_t>(crc32(0, bytes, static_cast<uInt>(body.size()))));
   return chunk;
+}
+
+// The chunks that this program puts behind the header of a frame of its own; empty of any other file.
+std::string tags_of(const fs::path& path) {
+  constexpr size_t kAround = 12;  // length, type and CRC of a chunk
+  constexpr size_t kMost = size_t{1} << 20;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return {};
+  std::ifstream file(path, std::ios::binary);
+  std::string tags, head(8, '\0');
+  file.seekg(kHeaderBytes);
+  while (file.read(head.data(), static_cast<std::streamsize>(head.size())) && head.ends_with("iTXt")) {
+    size_t size = 0;
+    for (size_t i = 0; i < 4; ++i) size = size << 8 | static_cast<uint8_t>(head[i]);
+    if (size > kMost) return {};
+    std::string rest(size + kAround - head.size(), '\0');
+    if (!file.read(rest.data(), static_cast<std::streamsize>(rest.size()))) return {};
+    tags += head + rest;
+  }
+  const std::string own = text_body("version", "zoetrope ");
+  return tags.find(own) == std::string::npos ? "" : tags;
 }
 
 // `file` [its first `size` bytes] becomes the PNG of these pixels. It keeps its length, so that one serves many frames.
@@ -87,22 +141,13 @@ void encode_png(const uint8_t* rgb, const VideoFormat& format, const fs::path& p
 
 class PngWriter final : public FrameWriter {
  public:
-  PngWriter(const fs::path& path, const VideoFormat& format) : FrameWriter(format), path_(path) {
-    const std::string name = path.filename().string();
-    std::error_code ignored;
-    if (path.extension().empty() || fs::is_directory(path, ignored)) {
-      use_folder();
-    } else if (name.find('%') != std::string::npos) {
-      folder_ = path.parent_path();
-      numbering_ = parse_pattern(path);
-    } else {
-      folder_ = path.parent_path();
-      numbering_ = {path.stem().string() + "-", path.extension().string(), 4};
-      single_ = path;
-    }
+  PngWriter(const fs::path& path, const VideoFormat& format) : FrameWriter(format), path_(path), names_(path) {
+    if (names_.is_folder) made_folder_.emplace(names_.folder);
     // Tried now, so that an unwritable folder is known before the first frame is computed.
-    check_writable(single_.value_or(folder_ / numbering_.name(0)));
-    for (const fs::path& frame : frames_there_from(0)) check_spares_inputs(frame, frame);
+    check_writable(names_.single.value_or(frame(0)));
+    for (int64_t i = 0; i < format.frames; ++i) check_spares_inputs(frame(i), frame(i));
+    if (format.frames > 0 && names_.is_numbered(format.frames)) old_tags_ = tags_of(frame(0));
+    for (const fs::path& old : old_clip_from(format.frames)) check_spares_inputs(old, old);
     for (const auto& [key, value] : format.metadata) {
       if (!key.empty()) text_ += text_chunk(key, value);
     }
@@ -114,7 +159,7 @@ class PngWriter final : public FrameWriter {
     size_t size = 0;
     encode_png(rgb, format_, path_, encoded_, size);
     ZT_CHECK(size > kHeaderBytes);
-    AtomicFile file(folder_ / numbering_.name(frames_.size()));
+    AtomicFile file(frame(std::ssize(frames_)));
     file.write(encoded_.data(), kHeaderBytes);
     file.write(text_.data(), text_.size());
     file.write(encoded_.data() + kHeaderBytes, size - kHeaderBytes);
@@ -127,43 +172,34 @@ class PngWriter final : public FrameWriter {
     size_t done = 0;
     try {
       for (; done < frames_.size(); ++done) {
-        frames_[done].commit_as(frames_.size() == 1 && single_ ? *single_ : frames_[done].path());
+        frames_[done].commit_as(names_.frame(static_cast<int64_t>(done), std::ssize(frames_)));
       }
     } catch (...) {
       std::error_code ignored;
       for (size_t i = 0; i < done; ++i) fs::remove(frames_[i].path(), ignored);
       throw;
     }
-    // Frames left by a longer video would be taken for the end of this one.
+    // They would be taken for the end of this clip.
     std::error_code ignored;
-    for (const fs::path& frame : frames_there_from(frames_.size())) fs::remove(frame, ignored);
+    for (const fs::path& old : old_clip_from(std::ssize(frames_))) fs::remove(old, ignored);
   }
 
  private:
-  // The existing files of frames `index`, `index` + 1, …, up to the first that is missing.
-  std::vector<fs::path> frames_there_from(size_t index) const {
+  fs::path frame(int64_t index) const { return names_.frame(index, format_.frames); }
+  // Frames `index`, `index` + 1, … up to the first that is missing or has other tags than the old first one.
+  std::vector<fs::path> old_clip_from(int64_t index) const {
     std::vector<fs::path> found;
-    std::error_code ignored;
-    for (;; ++index) {
-      const fs::path frame = folder_ / numbering_.name(index);
-      if (!fs::exists(fs::symlink_status(frame, ignored))) return found;
-      found.push_back(frame);
-    }
-  }
-  void use_folder() {
-    folder_ = path_.filename().empty() ? path_.parent_path() : path_;
-    numbering_ = {"", ".png", 4};
-    made_folder_.emplace(folder_);
+    for (; !old_tags_.empty() && tags_of(frame(index)) == old_tags_; ++index) found.push_back(frame(index));
+    return found;
   }
 
   const fs::path path_;
-  fs::path folder_;
+  const FrameNames names_;
   std::optional<MadeFolder> made_folder_;  // before frames_, whose files must be gone when it is removed
-  Numbering numbering_;
-  std::optional<fs::path> single_;  // the name if only one frame comes
-  std::string text_;                // metadata chunks, the same in every frame
-  std::string encoded_;             // a frame
-  std::vector<AtomicFile> frames_;  // closed, under temporary names
+  std::string text_;                       // metadata chunks, the same in every frame
+  std::string old_tags_;                   // of the first frame that was there; empty: there was none of this program
+  std::string encoded_;                    // a frame
+  std::vector<AtomicFile> frames_;         // closed, under temporary names
 };
 
 }  // namespace

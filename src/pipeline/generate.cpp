@@ -22,8 +22,8 @@ namespace zoetrope::pipeline {
 namespace {
 
 // Opens every output and abandons it: what cannot be written is said before the first video is computed.
-void try_outputs(const GenerateOptions& video) {
-  video_file(video.output)(video_format(video));
+void try_outputs(const GenerateOptions& video, const VideoFormat& format) {
+  video_file(video.output)(format);
   const Dump dump(video.dump);
   if (!video.trace.empty()) check_writable(video.trace);
 }
@@ -103,17 +103,18 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     const auto from = videos.begin() + static_cast<std::ptrdiff_t>(begin);
     return std::vector<GenerateOptions>(from, from + static_cast<std::ptrdiff_t>(std::min(batch, count - begin)));
   };
+  GenerateOptions sized = videos.front();
   if (count > 1) {  // the run of a single one does this
     for (size_t begin = 0; begin < count; begin += batch) check_batch(model, batch_at(begin));
+    sized = with_size_of_inputs(sized, model.folder);
     if (first)
-      for (const GenerateOptions& video : videos) try_outputs(video);
+      for (const GenerateOptions& video : videos) try_outputs(video, video_format(sized));
   }
   std::optional<VideoGrid> grid;
   if (!options.grid.empty()) {
-    const GenerateOptions one = with_size_of_inputs(videos.front(), model.folder);
     // Of the first process, but what is compared with it is a share of the host's memory.
-    model.grid_frames = VideoGrid::bytes(count, one.num_frames, video_format(one)) / place.processes_here;
-    if (first) grid.emplace(options.grid, count, video_format(one));
+    model.grid_frames = VideoGrid::bytes(count, sized.num_frames, video_format(sized)) / place.processes_here;
+    if (first) grid.emplace(options.grid, count, video_format(sized));
   }
   std::optional<SeriesJournal> journal;
   if (first) journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);

@@ -266,6 +266,7 @@ VideoFormat video_format(const GenerateOptions& options) {
   format.fps = static_cast<double>(options.fps);
   if (options.codec != "auto") format.codec = options.codec;
   if (options.crf) format.crf = static_cast<int>(*options.crf);
+  format.frames = options.num_frames;
   return format;
 }
 

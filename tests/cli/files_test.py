@@ -152,6 +152,50 @@ def a_shorter_clip_leaves_no_frames_of_a_longer_one(cwd):
         shutil.rmtree(folder)
 
 
+def make_stills(cwd, name, numbers):
+    for i in numbers:
+        result = generate(cwd, "num_frames=1", f"seed={i}", f"output={name.format(i)}")
+        assert result.returncode == 0, result.stderr
+
+
+@test
+def numbered_frames_spare_what_is_no_rest_of_their_clip(cwd):
+    make_stills(cwd, "cat-{:04}.png", range(9))
+    (pathlib.Path(cwd) / "dog-0000.png").write_text("no PNG")
+    for i in (1, 2, 5, 6):
+        shutil.copy(MODELS / "wan21_vace" / "inputs" / "reference_0.png", pathlib.Path(cwd) / f"dog-{i:04}.png")
+    before = contents(cwd)
+    for words in (["num_frames=1", "output=cat.png"], ["num_frames=1", "output=dog.png"]):
+        assert generate(cwd, *words).returncode == 0
+    assert before.items() <= contents(cwd).items(), set(before) - set(contents(cwd))
+    for name in ("cat", "dog"):
+        assert generate(cwd, "num_frames=5", f"output={name}.png").returncode == 0
+    after = contents(cwd)
+    assert {name for name in before if before[name] != after.get(name)} == {
+        *(f"cat-{i:04}.png" for i in range(5)), *(f"dog-{i:04}.png" for i in range(3))}
+
+
+@test
+def numbered_frames_spare_the_picture_that_they_begin_with(cwd):
+    image = pathlib.Path(cwd) / "owl-0003.png"
+    shutil.copy(MODELS / "wan21_vace" / "inputs" / "reference_0.png", image)
+    model = MODELS / "wan21_i2v"
+    result = generate(cwd, "image=owl-0003.png", "output=owl.png", "num_frames=5", model=model)
+    refused(cwd, result, "owl-0003.png", "this run reads it", left=["owl-0003.png"])
+    assert "Denoise" not in result.stderr, result.stderr
+    for number in (0, 1):
+        given = image.rename(pathlib.Path(cwd) / f"owl-{number:04}.png")
+        result = generate(cwd, f"image={given.name}", "output=owl.png", "num_frames=1", model=model)
+        assert result.returncode == 0 and given.exists(), result.stderr
+        image = given
+    # A picture of the old clip, behind the frames of the new one.
+    assert generate(cwd, "output=a/", "num_frames=9").returncode == 0
+    kept = contents(pathlib.Path(cwd) / "a")
+    result = generate(cwd, "image=a/0007.png", "output=a/", "num_frames=5", model=model)
+    assert result.returncode != 0 and "a/0007.png: this run reads it" in sentence(result), result.stderr
+    assert contents(pathlib.Path(cwd) / "a") == kept and "Denoise" not in result.stderr
+
+
 # ---- what cannot be printed ----
 
 @test
