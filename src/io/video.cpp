@@ -98,6 +98,11 @@ void check_video_format(const std::filesystem::path& output, const VideoFormat& 
   }
 }
 
+std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& output, int64_t frames) {
+  if (is_folder(output) || extension_of(output) == ".png") return png_files(output, frames);
+  return {output};
+}
+
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
   check_video_format(output, format);
   const std::string extension = extension_of(output);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "zoetrope/video.h"
 
@@ -23,6 +24,9 @@ void load_writer_of(const std::filesystem::path& output);
 
 // Throws Error for a format that files of this name cannot have, whether or not they can be written. Opens nothing.
 void check_video_format(const std::filesystem::path& output, const VideoFormat& format);
+
+// What a clip of so many frames is written to: `output` itself, or a picture for each.
+std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& output, int64_t frames);
 
 // A sink that writes a file or a folder; zoetrope/video.h says which.
 class FrameWriter : public FrameSink {

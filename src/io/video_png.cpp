@@ -204,6 +204,13 @@ class PngWriter final : public FrameWriter {
 
 }  // namespace
 
+std::vector<fs::path> png_files(const fs::path& path, int64_t frames) {
+  const FrameNames names(path);
+  std::vector<fs::path> files;
+  for (int64_t i = 0; i < frames; ++i) files.push_back(names.frame(i, frames));
+  return files;
+}
+
 std::unique_ptr<FrameWriter> open_png(const fs::path& path, const VideoFormat& format) {
   return std::make_unique<PngWriter>(path, format);
 }

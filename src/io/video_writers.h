@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "io/video.h"
 
@@ -17,5 +18,7 @@ std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, cons
                                          const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_png(const std::filesystem::path& path, const VideoFormat& format);
+// The files that it writes for so many frames.
+std::vector<std::filesystem::path> png_files(const std::filesystem::path& path, int64_t frames);
 
 }  // namespace zoetrope::io

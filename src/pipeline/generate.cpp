@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "io/video.h"
 #include "pipeline/agreement.h"
 #include "pipeline/dump.h"
 #include "pipeline/hosts.h"
@@ -20,6 +21,8 @@
 
 namespace zoetrope::pipeline {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Opens every output and abandons it: what cannot be written is said before the first video is computed.
 void try_outputs(const GenerateOptions& video, const VideoFormat& format) {
@@ -51,14 +54,26 @@ class NotedFile final : public FrameSink {
   const size_t number_;
 };
 
+// "clip.mp4", "frames/", "clip-0000.png to clip-0080.png".
+std::string written_text(const std::string& output, const std::vector<fs::path>& files) {
+  if (files.front().parent_path() == (fs::path(output) / "").parent_path()) return output;
+  if (files.size() == 1) return files.front().string();
+  return fmt::format("{} to {}", files.front().string(), files.back().filename().string());
+}
+
 struct FileResult : GenerateResult {
+  std::string output;
   bool complete = false;
 
   OpenSink sink(VideoGrid* shown_in) {
     return [this, shown_in](const VideoFormat& format) {
       seed = parse_integer(format.metadata.at("seed"), {});
+      const std::vector<fs::path> files = io::files_of_clip(output, format.frames);
+      written = written_text(output, files);
+      std::error_code ignored;
+      replaced = std::ranges::count_if(files, [&](const fs::path& file) { return fs::is_regular_file(file, ignored); });
       if (shown_in != nullptr) shown_in->begin_video(number - 1, format);
-      return std::make_unique<NotedFile>(written, format, complete, shown_in, number);
+      return std::make_unique<NotedFile>(output, format, complete, shown_in, number);
     };
   }
 };
@@ -120,9 +135,13 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
   if (first) journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
-    if (agree(first && journal->is_done(begin / batch, now))) {
+    std::vector<fs::path> files_of_all;
+    for (const GenerateOptions& video : now)
+      for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files_of_all.push_back(std::move(file));
+    if (agree(first && journal->is_done(begin / batch, files_of_all))) {
       if (first && callbacks.note)
-        callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count), now[0].output));
+        callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count),
+                                   written_text(now[0].output, io::files_of_clip(now[0].output, sized.num_frames))));
       continue;
     }
     std::vector<FileResult> results(now.size());
@@ -133,11 +152,9 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
         callbacks.note(
             fmt::format("Video {} of {}: {}, '{}'", begin + i + 1, count, seed_text(video.seed), video.prompt));
       }
-      std::error_code ignored;
       results[i].number = begin + i + 1;
       results[i].videos = count;
-      results[i].replaced = std::filesystem::is_regular_file(video.output, ignored);
-      results[i].written = video.output;
+      results[i].output = video.output;
       files.push_back(results[i].sink(grid ? &*grid : nullptr));
     }
     try {

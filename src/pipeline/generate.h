@@ -2,6 +2,7 @@
 // its own.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -11,10 +12,10 @@
 
 namespace zoetrope::pipeline {
 
-// With the file that was written.
+// With what was written.
 struct GenerateResult : Video {
-  std::string written;
-  bool replaced = false;          // a file of that name was there before
+  std::string written;            // a file, a folder, or "FIRST to LAST" of numbered frames
+  int64_t replaced = 0;           // files of these names that were there before
   size_t number = 1, videos = 1;  // this is video `number` of so many
   std::string grid;               // of the last video: the file that shows all of them; empty: there is none
 };

@@ -218,9 +218,8 @@ bool SeriesJournal::is_between_runs(size_t index) const {
 
 fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + ".done"; }
 
-bool SeriesJournal::is_done(size_t index, const std::vector<GenerateOptions>& videos) const {
-  if (!on() || runs_ == 1 || !is_there(done_file(index))) return false;
-  return std::all_of(videos.begin(), videos.end(), [](const GenerateOptions& video) { return is_there(video.output); });
+bool SeriesJournal::is_done(size_t index, const std::vector<fs::path>& files) const {
+  return on() && runs_ > 1 && is_there(done_file(index)) && std::ranges::all_of(files, is_there);
 }
 
 void SeriesJournal::begin() const {

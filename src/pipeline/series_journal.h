@@ -50,7 +50,7 @@ class SeriesJournal {
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
   bool is_between_runs(size_t index) const;  // some are noted, this one is not
-  bool is_done(size_t index, const std::vector<GenerateOptions>& videos) const;
+  bool is_done(size_t index, const std::vector<std::filesystem::path>& files) const;
 
   // When the first new run has begun: writes the settings.
   void begin() const;

@@ -170,6 +170,17 @@ def a_series_goes_on_with_the_video_that_was_cut_off(cwd):
 
 
 @test
+def a_series_of_numbered_pictures_goes_on(cwd):
+    for output, first in (("clip.png", "clip_000-0000.png"), ("x%02d.png", "x000-00.png")):
+        killed(cwd, f"output={output}", "num_videos=2", *LONG, wait_for="Video 2 of 2")
+        made = (pathlib.Path(cwd) / first).stat().st_ino
+        result = resume(cwd)
+        assert result.returncode == 0, result.stderr
+        assert "Made before: video 1 of 2, " in result.stderr and f"/{first} to " in result.stderr, result.stderr
+        assert result.stdout.count("Wrote ") == 1 and (pathlib.Path(cwd) / first).stat().st_ino == made
+
+
+@test
 def a_series_goes_on_as_the_same_series(cwd):
     """Also behind a video that is made, where no run is under way whose journal could tell."""
     keys = [*LONG, "num_videos=3", "output=clip.gif", "deterministic=true"]

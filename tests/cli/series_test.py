@@ -68,12 +68,22 @@ def yaml_may_list_the_prompts(cwd):
 
 
 @test
+def numbered_pictures_are_named(cwd):
+    for count, said in ((5, ""), (1, ""), (5, ", which replaces 5 files"),
+                        (1, ", which replaces the file of that name")):
+        result = series(cwd, "prompt=a red cat", "num_videos=2", f"num_frames={count}", "output=a.png")
+        assert result.returncode == 0, result.stderr
+        name = "a_001-0000.png to a_001-0004.png" if count == 5 else "a_001.png"
+        assert result.stdout.endswith(f"Wrote {name}{said}\n"), result.stdout
+
+
+@test
 def a_grid_shows_all_videos(cwd):
     here = pathlib.Path(cwd)
-    for ranks in ("ranks=1", "ranks=3"):
+    for ranks, said in (("ranks=1", ""), ("ranks=3", ", which replaces 5 files")):
         result = series(cwd, "prompt=a red cat", "num_videos=3", "batch_size=2", "output=f/", "grid=all/", ranks)
         assert result.returncode == 0, result.stderr
-        assert result.stdout.endswith("Wrote f_002/\nWrote all/, which shows all 3\n"), result.stdout
+        assert result.stdout.endswith(f"Wrote f_002/{said}\nWrote all/, which shows all 3\n"), result.stdout
         grid, alone = read_png(here / "all/0002.png"), [read_png(here / f"f_{i:03}/0002.png") for i in range(3)]
         (height, width) = (len(alone[0]), len(alone[0][0]))
         assert (len(grid), len(grid[0])) == (2 * height + 2, 2 * width + 2)
