@@ -14,6 +14,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/disk_limit.h"
@@ -415,9 +416,11 @@ TEST(VideoReader, OtherAnglesAreRefused) {
 }
 
 // A video of `frames` small frames by an encoder of that name. `written` follows each packet and may give one more.
+// With a matrix the frames have one colour: kFlat.
 using Written = std::function<FFmpegPtr<AVPacket>(int64_t frame)>;
+constexpr std::array<uint8_t, 3> kFlat{120, 90, 150};
 void encode_clip(const std::filesystem::path& path, const char* container, const char* codec, int64_t frames,
-                 const Written& written = {}) {
+                 const Written& written = {}, AVColorSpace matrix = AVCOL_SPC_UNSPECIFIED) {
   AVFormatContext* muxer = nullptr;
   check(avformat_alloc_output_context2(&muxer, nullptr, container, path.c_str()), "make the container");
   check(avio_open(&muxer->pb, path.c_str(), AVIO_FLAG_WRITE), "be written");
@@ -426,6 +429,7 @@ void encode_clip(const std::filesystem::path& path, const char* container, const
   encoder->width = 48;
   encoder->height = 32;
   encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+  encoder->colorspace = matrix;
   encoder->framerate = {16, 1};
   encoder->time_base = {1, 16};
   if ((muxer->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -453,7 +457,10 @@ void encode_clip(const std::filesystem::path& path, const char* container, const
     const FFmpegPtr<AVFrame> frame = video_plugin::make_frame(AV_PIX_FMT_YUV420P, 48, 32);
     for (int plane = 0; plane < 3; ++plane) {
       const int64_t bytes = int64_t{plane == 0 ? 32 : 16} * frame->linesize[plane];
-      for (int64_t i = 0; i < bytes; ++i) frame->data[plane][i] = static_cast<uint8_t>(30 + i / 16 + 8 * index);
+      for (int64_t i = 0; i < bytes; ++i) {
+        const auto varied = static_cast<uint8_t>(30 + i / 16 + 8 * index);
+        frame->data[plane][i] = matrix == AVCOL_SPC_UNSPECIFIED ? varied : kFlat[static_cast<size_t>(plane)];
+      }
     }
     frame->pts = 2 * index;  // every other tick is left for more packets
     encode(frame.get());
@@ -462,6 +469,23 @@ void encode_clip(const std::filesystem::path& path, const char* container, const
   check(av_write_trailer(muxer), "be written");
   check(avio_closep(&muxer->pb), "be written");
   avformat_free_context(muxer);
+}
+
+// ITU-T H.273, 8.3: each by the shares of red and blue in its luma, in the range 16 to 235 and 240.
+TEST(VideoReader, ColoursFollowTheMatrixThatIsStated) {
+  using Matrix = std::tuple<AVColorSpace, double, double>;
+  const TestFolder folder;
+  for (const auto& [space, kr, kb] :
+       {Matrix{AVCOL_SPC_BT709, 0.2126, 0.0722}, Matrix{AVCOL_SPC_FCC, 0.30, 0.11},
+        Matrix{AVCOL_SPC_SMPTE170M, 0.299, 0.114}, Matrix{AVCOL_SPC_SMPTE240M, 0.212, 0.087},
+        Matrix{AVCOL_SPC_BT2020_NCL, 0.2627, 0.0593}, Matrix{AVCOL_SPC_BT2020_CL, 0.2627, 0.0593}}) {
+    encode_clip(folder / "x.h264", "h264", "libx264", 1, {}, space);
+    const double luma = (kFlat[0] - 16) * 255.0 / 219, chroma = 2 * 255.0 / 224;
+    const double red = luma + chroma * (1 - kr) * (kFlat[2] - 128), blue = luma + chroma * (1 - kb) * (kFlat[1] - 128);
+    const std::array<double, 3> wanted{red, (luma - kr * red - kb * blue) / (1 - kr - kb), blue};
+    const auto read = mean_colour(read_clip(folder / "x.h264").frames.data<uint8_t>(), 48 * 32);
+    for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(read[c], wanted[c], 2) << space << ", channel " << c;
+  }
 }
 
 // A stream may say it itself, in a message before a frame, where its container has no place for it.
