@@ -320,7 +320,12 @@ TEST(ReadImage, ExifOrientationIsFollowed) {
     expect_turned(read_image(folder.write("y.jpg", turned.insert(kAfterStart, segment))), stored_jpeg, orientation);
     turned = png;
     turned.insert(kAfterHeader, png_chunk("eXIf", exif_of(orientation, false)));
-    expect_turned(read_image(folder.write("y.png", turned)), stored_png, orientation);
+    const Tensor upright = read_image(folder.write("y.png", turned));
+    expect_turned(upright, stored_png, orientation);
+    // Also where a video is asked for.
+    const ControlClip clip = read_control_clip(folder / "y.png", 1, "video=");
+    EXPECT_EQ(bytes_of(clip.frames), bytes_of(upright)) << orientation;
+    EXPECT_EQ(clip.own, (ImageSize{upright.extent(0), upright.extent(1)}));
   }
   std::string odd = png;
   odd.insert(kAfterHeader, png_chunk("eXIf", exif_of(77, false)));

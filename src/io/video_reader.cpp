@@ -141,6 +141,11 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);
     return clip.finish(static_cast<int64_t>(pictures.size()));
   }
+  if (has_picture_name(path)) {
+    clip.require(1);
+    clip.add(read_image(path), path);
+    return clip.finish(1);
+  }
   VideoDecoder decoder(path);
   int64_t count = 0;
   for (; count < frames; ++count) {
