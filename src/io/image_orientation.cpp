@@ -20,15 +20,19 @@ struct Bytes {
 }  // namespace
 
 int exif_orientation(std::string_view tiff) {
+  // JPEG's marker, which other files may have in front of the structure.
+  constexpr std::string_view kMarker("Exif\0\0", 6);
+  if (tiff.starts_with(kMarker)) tiff.remove_prefix(kMarker.size());
   const Bytes bytes{tiff, tiff.starts_with("II")};
   if (!bytes.little && !tiff.starts_with("MM")) return 1;
-  constexpr size_t kEntryBytes = 12, kShort = 3;
+  constexpr size_t kEntryBytes = 12, kShort = 3, kLong = 4;
   const size_t directory = bytes.u32(4);
   for (size_t i = 0; i < bytes.u16(directory); ++i) {
     const size_t entry = directory + 2 + i * kEntryBytes;
     if (entry >= tiff.size()) return 1;
-    if (bytes.u16(entry) != kOrientationTag || bytes.u16(entry + 2) != kShort) continue;
-    const uint32_t value = bytes.u16(entry + 8);
+    const uint32_t type = bytes.u16(entry + 2);
+    if (bytes.u16(entry) != kOrientationTag || (type != kShort && type != kLong)) continue;
+    const uint32_t value = type == kShort ? bytes.u16(entry + 8) : bytes.u32(entry + 8);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
   return 1;

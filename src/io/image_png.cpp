@@ -1,7 +1,10 @@
 #include <png.h>
 
+#include <algorithm>
+#include <charconv>
 #include <csetjmp>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -9,6 +12,26 @@
 
 namespace zoetrope::io {
 namespace {
+
+// As ImageMagick 6 has EXIF in a text chunk: a line feed, two lines with kind and size, then bytes as hex digits in
+// lines.
+std::string of_raw_profile(std::string_view text) {
+  constexpr int kLinesBefore = 3;
+  for (int line = 0; line < kLinesBefore; ++line) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  std::string digits, bytes;
+  std::ranges::remove_copy(text, std::back_inserter(digits), '\n');
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    uint8_t value = 0;
+    const char* pair = digits.data() + i;
+    if (std::from_chars(pair, pair + 2, value, 16).ptr != pair + 2) return {};
+    bytes.push_back(static_cast<char>(value));
+  }
+  return bytes;
+}
 
 // libpng's errors are long jumps: nothing with a destructor may live in the functions they leave.
 class PngDecoder {
@@ -107,8 +130,13 @@ class PngDecoder {
   std::string exif() {
     png_bytep data = nullptr;
     png_uint_32 size = 0;
-    if (png_get_eXIf_1(png_, info_, &size, &data) == 0) return {};
-    return {reinterpret_cast<const char*>(data), size};
+    if (png_get_eXIf_1(png_, info_, &size, &data) != 0) return {reinterpret_cast<const char*>(data), size};
+    png_textp texts = nullptr;
+    const int count = png_get_text(png_, info_, &texts, nullptr);
+    std::string found;
+    for (int i = 0; i < count; ++i)
+      if (std::string_view(texts[i].key) == "Raw profile type exif") found = of_raw_profile(texts[i].text);
+    return found;
   }
 
   std::string_view rest_;

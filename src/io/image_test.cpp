@@ -327,6 +327,24 @@ TEST(ReadImage, ExifOrientationIsFollowed) {
     EXPECT_EQ(bytes_of(clip.frames), bytes_of(upright)) << orientation;
     EXPECT_EQ(clip.own, (ImageSize{upright.extent(0), upright.extent(1)}));
   }
+  // Of four bytes; and in a text chunk, as ImageMagick 6 writes it.
+  for (const bool little : {true, false}) {
+    std::string of_long = exif_of(6, little), turned = png;
+    of_long.replace(12, 10, little ? std::string("\4\0\1\0\0\0\6\0\0\0", 10) : std::string("\0\4\0\0\0\1\0\0\0\6", 10));
+    turned.insert(kAfterHeader, png_chunk("eXIf", of_long));
+    expect_turned(read_image(folder.write("y.png", turned)), stored_png, 6);
+  }
+  const std::string key = std::string("Raw profile type exif\0", 22);
+  const std::string hex =
+      "457869660000"
+      "49492a00080000000100120103000100\n0000080000000000"
+      "0000\n";
+  for (const auto& [text, orientation] : {std::pair(key + "\nexif\n      32\n" + hex, 8),
+                                          std::pair(key + "\nexif\n      32\nno digits", 1), std::pair(key, 1)}) {
+    std::string turned = png;
+    turned.insert(kAfterHeader, png_chunk("tEXt", text));
+    expect_turned(read_image(folder.write("y.png", turned)), stored_png, static_cast<size_t>(orientation));
+  }
   std::string odd = png;
   odd.insert(kAfterHeader, png_chunk("eXIf", exif_of(77, false)));
   expect_turned(read_image(folder.write("y.png", odd)), stored_png, 1);

@@ -20,9 +20,7 @@ std::string exif_of(const WebPDemuxer* demuxer) {
     exif.assign(reinterpret_cast<const char*>(chunk.chunk.bytes), chunk.chunk.size);
     WebPDemuxReleaseChunkIterator(&chunk);
   }
-  // Some writers put JPEG's marker in front of the structure.
-  constexpr std::string_view kMarker("Exif\0\0", 6);
-  return exif.starts_with(kMarker) ? exif.substr(kMarker.size()) : exif;
+  return exif;
 }
 
 }  // namespace
