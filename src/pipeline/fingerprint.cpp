@@ -78,6 +78,12 @@ std::string fingerprint(const ModelFolder& model) {
   return lines.text();
 }
 
+std::string noise_fingerprint(const GenerateOptions& options) {
+  if (options.latents.empty()) return {};
+  const uint64_t hash = io::TensorFile::open(options.latents)->hash(io::TensorFile::Sample::kBlocks);
+  return fmt::format("{}{}={:016x}\n", kNoiseLine, fs::path(options.latents).filename().string(), hash);
+}
+
 std::string transformer_identity(const ModelFolder& model, size_t expert) {
   const Expert& of = model.experts.at(expert);
   Lines lines(model.folder, io::TensorFile::Sample::kBlocks);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -12,6 +14,10 @@ namespace zoetrope::pipeline {
 // index files whole, of weight files size and header and the first and last 4 KiB of data. That is read in
 // milliseconds and tells other weights of the same shapes apart; one differing weight in the middle it does not see.
 std::string fingerprint(const ModelFolder& model);
+
+// Likewise of the file that `latents` names, with 4 KiB of each tensor: "latents NAME=<hash>"; empty without one.
+inline constexpr std::string_view kNoiseLine = "latents ";
+std::string noise_fingerprint(const GenerateOptions& options);
 
 // One number for the weights of a transformer, LoRA files and their strengths included, wherever its files are and
 // whatever they are called. Reads 4 KiB from the middle of each tensor: what was merged into a model changes some.

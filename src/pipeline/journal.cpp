@@ -18,6 +18,7 @@
 #include "base/unfinished_files.h"
 #include "base/words.h"
 #include "io/checksum.h"
+#include "pipeline/fingerprint.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -104,7 +105,11 @@ void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs:
         "names, or begin a new run",
         folder.string(), fmt::join(settings, ", "));
   }
-  const std::vector<std::string> files = differing(kept.files, asked.files);
+  std::map<std::string, std::string> now = asked.files;
+  // Older journals do not have the noise.
+  std::erase_if(
+      now, [&](const auto& file) { return file.first.starts_with(kNoiseLine) && !kept.files.contains(file.first); });
+  const std::vector<std::string> files = differing(kept.files, now);
   if (files.empty()) return;
   fail("resume={}: the journal is of a run with another model or other inputs: {}; name those of that run",
        folder.string(), fmt::join(files, ", "));

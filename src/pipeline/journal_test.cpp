@@ -265,6 +265,9 @@ TEST(Journal, NamesWhatDiffers) {
   asked.settings["a_key_of_today"] = "";  // that an older journal does not have
   EXPECT_NO_THROW(check_same_run(kept, asked, "j"));
   asked = identity();
+  asked.files["latents n.safetensors"] = "04";  // likewise
+  EXPECT_NO_THROW(check_same_run(kept, asked, "j"));
+  asked = identity();
   asked.files = {{"model/a.safetensors", "02"}, {"model/b.safetensors", "03"}};
   EXPECT_THAT(error_of([&] { check_same_run(kept, asked, "j"); }),
               AllOf(HasSubstr("another model"), HasSubstr("model/a.safetensors, model/b.safetensors")));

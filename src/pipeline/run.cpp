@@ -303,7 +303,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   for (GenerateOptions copy : videos_) settings += describe_options(copy).values();
   // Ranks of one process share the model; other processes may have found something else under its path.
   const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world, settings + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  require_agreement(world,
+                    settings + (others ? fingerprint(model_) + inputs_.fingerprint() + fingerprint_of_noise() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   const std::optional<planner::Bytes> free = available(&world);

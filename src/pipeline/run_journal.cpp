@@ -37,6 +37,19 @@ RunIdentity Run::identity(std::vector<int64_t> seeds) const {
   return identity;
 }
 
+// A certificate has the noise itself.
+RunIdentity Run::journal_identity(std::vector<int64_t> seeds) const {
+  RunIdentity noted = identity(std::move(seeds));
+  noted.files.merge(hashes_by_file(fingerprint_of_noise()));
+  return noted;
+}
+
+std::string Run::fingerprint_of_noise() const {
+  std::string lines;
+  for (const GenerateOptions& video : videos_) lines += noise_fingerprint(video);
+  return lines;
+}
+
 Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& callbacks) const {
   RunJournal opened;
   std::string refusal, bytes;
@@ -50,7 +63,7 @@ Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& ca
         const bool drawn = videos_[v].seed < 0 && v < record.run.seeds.size();
         seeds.push_back(drawn ? record.run.seeds[v] : videos_[v].seed);
       }
-      check_same_run(record.run, identity(seeds), journal_.folder);
+      check_same_run(record.run, journal_identity(seeds), journal_.folder);
       bytes = record.to_bytes();
     }
   } catch (const std::exception& error) {  // of the library for JSON, too
@@ -90,7 +103,7 @@ void Run::begin_journal(comm::Communicator& world, const std::vector<int64_t>& s
   std::string refusal;
   try {
     if (world.rank() == 0) {
-      opened.journal = Journal::begin(opened.folder, identity(seeds), callbacks.note);
+      opened.journal = Journal::begin(opened.folder, journal_identity(seeds), callbacks.note);
       if (journal_.begun) journal_.begun();
     }
   } catch (const std::exception& error) {  // of the library for JSON, too

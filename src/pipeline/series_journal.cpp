@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "comm/launcher.h"
 #include "pipeline/fingerprint.h"
+#include "pipeline/inputs.h"
 #include "pipeline/journal.h"
 #include "pipeline/run_identity.h"
 #include "pipeline/run_settings.h"
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRanks = "ranks";
 constexpr const char* kModel = "model";
+constexpr const char* kInputs = "inputs";
 constexpr const char* kAsked = "asked";
 constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
@@ -85,7 +87,7 @@ std::map<std::string, std::string> replaced(GenerateOptions asked, GenerateOptio
 }
 
 // Of all its videos: what decides them and how many they are.
-RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, std::string> model) {
+RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, std::string> files) {
   RunIdentity identity;
   identity.settings = deciding_settings(options);
   identity.settings["num_videos"] = fmt::to_string(options.num_videos);
@@ -94,7 +96,7 @@ RunIdentity identity_of(const GenerateOptions& options, std::map<std::string, st
     const std::vector<std::string> prompts = listed_prompts(options);
     for (size_t i = 0; i < prompts.size(); ++i) identity.settings[fmt::format("prompt {}", i + 1)] = prompts[i];
   }
-  identity.files = std::move(model);
+  identity.files = std::move(files);
   return identity;
 }
 
@@ -159,13 +161,18 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
   if (resumes_ && runs > 1 && !options.grid.empty())
     fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
          options.grid);
-  if (on()) read_model();
+  if (on()) read_files();
   if (resumes_) check_same_series();
   make_folder();
 }
 
 // Before it is needed: between a journal's first record and its settings as little time is to pass as can be.
-void SeriesJournal::read_model() { hashes_ = hashes_by_file(fingerprint(model_)); }
+void SeriesJournal::read_files() {
+  model_hashes_ = hashes_by_file(fingerprint(model_));
+  if (runs_ == 1) return;  // its own journal has them
+  const GenerateOptions sized = with_size_of_inputs(chosen_, model_);
+  input_hashes_ = hashes_by_file(read_inputs(sized, model_).fingerprint() + noise_fingerprint(sized));
+}
 
 // A run that is under way compares more. But a series may have been cut off between two.
 void SeriesJournal::check_same_series() const {
@@ -181,9 +188,13 @@ void SeriesJournal::check_same_series() const {
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_prompt_files(kept);
-  std::map<std::string, std::string> kept_model = root.has(kModel) ? texts(root.object(kModel)) : hashes_;
+  // Older journals lack them.
+  std::map<std::string, std::string> kept_files = root.has(kModel) ? texts(root.object(kModel)) : model_hashes_;
+  kept_files.merge(root.has(kInputs) ? texts(root.object(kInputs)) : std::map(input_hashes_));
+  std::map<std::string, std::string> files = model_hashes_;
+  files.insert(input_hashes_.begin(), input_hashes_.end());
   kept = with_choices(with_listed_prompts(std::move(kept)), model_);
-  check_same_run(identity_of(kept, std::move(kept_model)), identity_of(chosen_, hashes_), folder_);
+  check_same_run(identity_of(kept, std::move(kept_files)), identity_of(chosen_, std::move(files)), folder_);
 }
 
 void SeriesJournal::make_folder() {
@@ -199,7 +210,7 @@ void SeriesJournal::make_folder() {
 std::optional<std::string> SeriesJournal::decide(double seconds) {
   if (seconds * static_cast<double>(runs_) <= kLongRun) return std::nullopt;
   folder_ = journal_folder(options_);
-  read_model();
+  read_files();
   make_folder();
   return fmt::format(
       "Noted in {}: after an interruption `zoetrope generate resume={}` goes on; journal=none turns it off",
@@ -226,7 +237,8 @@ void SeriesJournal::begin() const {
   const fs::path file = folder_ / kSettings;
   if (is_there(file) && runs_ > 1) return;
   const nlohmann::json root{{kRanks, ranks_},
-                            {kModel, hashes_},
+                            {kModel, model_hashes_},
+                            {kInputs, input_hashes_},
                             {kAsked, replaced(options_, chosen_)},
                             {"settings", settings_anywhere(chosen_)}};
   write_file(file, exact_json_text(root, 1));

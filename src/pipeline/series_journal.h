@@ -59,14 +59,14 @@ class SeriesJournal {
   void complete() const;
 
  private:
-  void read_model();
+  void read_files();
   void check_same_series() const;
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
 
   const ModelFolder& model_;
-  const GenerateOptions options_, chosen_;     // as they were given, and with what a budget chose
-  std::map<std::string, std::string> hashes_;  // of the model, by file
+  const GenerateOptions options_, chosen_;                          // as given, and with what a budget chose
+  std::map<std::string, std::string> model_hashes_, input_hashes_;  // by file
   const size_t runs_;
   const int ranks_;
   std::filesystem::path folder_;

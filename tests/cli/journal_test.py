@@ -207,6 +207,45 @@ def a_series_goes_on_as_the_same_series(cwd):
     assert not (folder / "j").exists()
 
 
+def killed_between(cwd, model, *arguments):
+    """A series of two with the journal j that ended behind its first video."""
+    with Paused(cwd, [harness.PROGRAM, "generate", model, *SMALL, "journal=j", "output=clip.gif", *arguments, *LONG]) as paused:
+        paused.until("Video 2 of 2")
+        paused.send(signal.SIGKILL)
+        paused.release()
+    shutil.rmtree(pathlib.Path(cwd) / "j" / "001", ignore_errors=True)
+
+
+@test
+def a_series_goes_on_with_the_same_inputs(cwd):
+    folder, models = pathlib.Path(cwd), pathlib.Path(harness.MODEL).parent
+    pictures = [models / "wan21_flf2v" / "inputs" / name for name in ("image.png", "last_image.png")]
+    shutil.copy(pictures[0], folder / "cat.png")
+    killed_between(cwd, models / "wan21_i2v", "image=cat.png", "num_videos=2")
+    shutil.copy(pictures[1], folder / "cat.png")
+    refused(cwd, resume(cwd), "pixels of image", left=files_in(cwd))
+    shutil.copy(pictures[0], folder / "cat.png")
+    result = resume(cwd)
+    assert result.returncode == 0 and "Made before: video 1 of 2" in result.stderr, result.stderr
+
+
+@test
+def a_run_goes_on_with_the_same_noise(cwd):
+    folder = pathlib.Path(cwd)
+    for seed in (1, 2):
+        assert generate(cwd, "output=x.gif", f"dump=d{seed}", f"seed={seed}").returncode == 0
+    (folder / "prompts.txt").write_text("a cat\na dog\n")
+    noise = [(folder / f"d{seed}" / "run.safetensors").read_bytes() for seed in (1, 2)]
+    (folder / "n.safetensors").write_bytes(noise[0])
+    for start in (lambda: killed(cwd, "output=clip.gif", "latents=n.safetensors", *LONG),
+                  lambda: killed_between(cwd, harness.MODEL, "prompt=", "prompts=prompts.txt", "latents=n.safetensors")):
+        start()
+        (folder / "n.safetensors").write_bytes(noise[1])
+        refused(cwd, resume(cwd), "latents n.safetensors", left=files_in(cwd))
+        (folder / "n.safetensors").write_bytes(noise[0])
+        assert resume(cwd).returncode == 0
+
+
 @test
 def a_file_of_prompts_may_go_away_but_not_change(cwd):
     file = pathlib.Path(cwd) / "prompts.txt"
