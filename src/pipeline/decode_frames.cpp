@@ -389,8 +389,8 @@ struct Preview::Decoder {
   wan::VaeDecoder vae;
 };
 
-Preview::Preview(const Stage& stage, comm::Communicator& world, SharedVae& decoder)
-    : stage_(stage), world_(world), shared_(decoder) {}
+Preview::Preview(const Stage& stage, const Conditions& conditions, comm::Communicator& world, SharedVae& decoder)
+    : stage_(stage), conditions_(conditions), world_(world), shared_(decoder) {}
 
 Preview::~Preview() = default;
 
@@ -416,6 +416,11 @@ void Preview::show(const Denoiser::StepDone& done, int64_t steps, const std::fun
     return all.slice(0, 0, 1).slice(2, stage_.plan.references, all.extent(2));
   };
   const Tensor small = wan::preview_latents(config, of_first(done.latents), of_first(done.velocity), done.noise);
+  if (const Tensor& given = conditions_.given_frames) {
+    Conditions as_small;
+    as_small.given_frames = wan::preview_latents(config, given, given, 0);
+    put_given_frames(as_small, small);
+  }
   wan::denormalize_latents(config, small, small);
   const int64_t count = small.shape()[2], factor = config.spatial_factor();
   const int64_t height = small.shape()[3] * factor, width = small.shape()[4] * factor;

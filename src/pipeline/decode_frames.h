@@ -12,6 +12,7 @@
 #include "zoetrope/tensor.h"
 #include "zoetrope/video.h"
 
+#include "pipeline/conditions.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
@@ -64,7 +65,7 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
 class Preview {
  public:
   // Nothing is loaded before the first preview; `decoder` is then held as long as this lives.
-  Preview(const Stage& stage, comm::Communicator& world, SharedVae& decoder);
+  Preview(const Stage& stage, const Conditions& conditions, comm::Communicator& world, SharedVae& decoder);
   ~Preview();
 
   // Collective, after every step; does nothing where none is due: at multiples of Request::preview, but not after the
@@ -76,6 +77,7 @@ class Preview {
   void show(const Denoiser::StepDone& done, int64_t steps, const std::function<void()>& tick);
 
   const Stage& stage_;
+  const Conditions& conditions_;
   comm::Communicator& world_;
   SharedVae& shared_;
   std::unique_ptr<Decoder> decoder_;

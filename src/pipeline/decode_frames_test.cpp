@@ -14,10 +14,13 @@
 #include <thread>
 #include <vector>
 
+#include "zoetrope/model.h"
+
 #include "base/error.h"
 #include "io/video.h"
 #include "pipeline/run_workload.h"
 #include "pipeline/test_model.h"
+#include "tensor/copy_of.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -198,6 +201,31 @@ TEST(DecodingRanks, AreTheFirstOnesAsFarAsThereAreRows) {
   EXPECT_EQ(count(4), 4);  // one tile is enough: nothing is tiled
   job.plan.latent = {5, 7, 33};
   EXPECT_EQ(count(4), 1);
+}
+
+// The model sees the picture's latent frame in every step, whatever its own latents have there.
+TEST(Preview, BeginsWithThePictureThatIsGiven) {
+  ModelOptions options;
+  options.threads = 2;
+  Model model = Model::open(recorded_model("wan22_ti2v"), options);
+  Request request;
+  request.prompt = "a red cat";
+  request.image = (recorded_model("wan22_ti2v") / "inputs" / "image.png").string();
+  request.height = request.width = 64;
+  request.num_frames = 5;
+  request.num_inference_steps = 3;
+  request.preview = 1;
+  std::vector<Tensor> shown;
+  Callbacks callbacks;
+  callbacks.preview = [&](int64_t, const Tensor& frames) { shown.push_back(copy_of(frames)); };
+  const Video video = model.generate(request, callbacks);
+  ASSERT_EQ(shown.size(), 2u);
+  for (const Tensor& frames : shown) {
+    int most = 0;
+    for (int64_t i = 0; i < 64 * 64 * 3; ++i)
+      most = std::max(most, std::abs(frames.data<uint8_t>()[i] - video.frames.data<uint8_t>()[i]));
+    EXPECT_LE(most, 1);
+  }
 }
 
 }  // namespace

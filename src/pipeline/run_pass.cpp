@@ -236,7 +236,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   const int64_t before = segment * plan.steps();
   Denoiser::Callbacks inner;
   inner.cancelled = s.callbacks.cancelled;
-  Preview preview(s.stage, s.world, open_.vae_decoder);
+  Preview preview(s.stage, conditions, s.world, open_.vae_decoder);
   inner.step = [&](const Denoiser::StepDone& done) {
     for (int64_t v = 0; v < plan_.videos; ++v) {
       s.dump(v).add(fmt::format("{}velocity.{}", prefix, done.step), done.velocity.slice(0, v, v + 1));
