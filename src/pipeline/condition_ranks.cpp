@@ -133,21 +133,21 @@ TensorView batch_of_one(const TensorView& x) {
 
 // Rank 0 computes them with all threads of its process while the others wait for its heartbeat; then every rank has
 // them.
-Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& world, Dump& dump) {
+Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& world, const Dumps& dumps) {
   const ImageEncoder& tower = *stage.model.image_encoder;
   Tensor rows(DType::kF32, {inputs.pixels.extent(0), tower.config.tokens(), tower.config.hidden_size});
   RankHeartbeat heartbeat(world, kImageHeartbeat);
   if (world.rank() == 0) {
     const int threads = comm::process_threads(stage.options.threads);
     Stream stream(threads, {stage.trace, 0, trace::kComputeLane});
-    dump.add("clip_pixel_values", inputs.pixels);
+    dumps.add("clip_pixel_values", inputs.pixels);
     const encoders::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
     vision.encode(stream, inputs.pixels, rows, {}, [&] {
       stop_if_cancelled(stage);
       heartbeat.beat();
     });
     if (const io::Checkpoint* files = tower.weights.checkpoint()) files->require_unchanged();
-    dump.add("image_embeds", rows);
+    dumps.add("image_embeds", rows);
     heartbeat.done();
   } else {
     heartbeat.wait();
@@ -172,36 +172,36 @@ Tensor encode_ends(RankEncoder& encoder, const GenerateOptions& o, const Inputs&
 }
 
 void add_image_channels(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Conditions& conditions,
-                        Dump& dump) {
+                        const Dumps& dumps) {
   const Tensor latents = encode_ends(encoder, stage.options, inputs, stage.options.num_frames);
   const Tensor mask = frame_mask(stage.plan.latent, stage.model.vae_config.scale_factor_temporal,
                                  inputs.ends.size() > 1 ? GivenEnds::kFirstAndLast : GivenEnds::kFirst);
   conditions.channels = joined_channels(mask, latents);
-  dump.add("condition", conditions.channels);
+  dumps.add("condition", conditions.channels);
 }
 
 void add_first_frame(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Conditions& conditions,
-                     Dump& dump) {
+                     const Dumps& dumps) {
   const Tensor latents = encode_ends(encoder, stage.options, inputs, 1);
   conditions.given_frames = copy_of(batch_of_one(latents));
-  dump.add("condition", conditions.given_frames);
-  if (!dump.on()) return;
+  dumps.add("condition", conditions.given_frames);
+  if (!dumps.on()) return;
   const Shape& latent = stage.plan.latent;
   Tensor mask(DType::kF32, {1, 1, latent[0], latent[1], latent[2]});
   const int64_t given = conditions.clean_frames() * latent[1] * latent[2];
   std::fill(mask.data<float>() + given, mask.data<float>() + mask.size(), 1.0f);
-  dump.add("first_frame_mask", mask);
+  dumps.add("first_frame_mask", mask);
 }
 
 // What VACE follows: the halves of the video as latents, the pictures before them in time, the mask behind both.
 class ControlEncoding {
  public:
-  ControlEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Dump& dump)
+  ControlEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, const Dumps& dumps)
       : stage_(stage),
         o_(stage.options),
         inputs_(inputs),
         encoder_(encoder),
-        dump_(dump),
+        dumps_(dumps),
         mask_(inputs.mask_frames(o_.num_frames)),
         frame_(Tensor::uninitialized(DType::kF32, {o_.height, o_.width, kColours})) {}
 
@@ -219,11 +219,11 @@ class ControlEncoding {
       const int64_t at = n - 1 - i;
       put(encode_reference(i), latents.view().slice(1, at, at + 1).slice(0, 0, z));
     }
-    dump_.add("control.latents", batch_of_one(latents));
+    dumps_.add("control.latents", batch_of_one(latents));
     const Shape video{latent[0] - n, latent[1], latent[2]};
-    if (dump_.on() && mask_) dump_.add("control.video_mask", first_channel(mask_));
+    if (dumps_.on() && mask_) dumps_.add("control.video_mask", first_channel(mask_));
     const Tensor mask = mask_channels(mask_, o_.num_frames, video, stage_.model.vae_config.scale_factor_spatial, n);
-    dump_.add("control.mask", batch_of_one(mask));
+    dumps_.add("control.mask", batch_of_one(mask));
     return joined_channels(latents, mask);
   }
 
@@ -241,10 +241,10 @@ class ControlEncoding {
 
   Tensor encode_reference(int64_t index) {
     const Tensor& canvas = inputs_.references[static_cast<size_t>(index)];
-    if (dump_.on()) {
+    if (dumps_.on()) {
       const Tensor planes = Tensor::uninitialized(DType::kF32, {kColours, o_.height, o_.width});
       copy(stream_, planes, canvas.view().permute({2, 0, 1}));
-      dump_.add(fmt::format("control.reference.{}", index), planes);
+      dumps_.add(fmt::format("control.reference.{}", index), planes);
     }
     return encoder_.encode({video_shape(o_, 1), [&canvas](int64_t) -> TensorView { return canvas; }});
   }
@@ -253,7 +253,7 @@ class ControlEncoding {
   const GenerateOptions& o_;
   const Inputs& inputs_;
   RankEncoder& encoder_;
-  Dump& dump_;
+  const Dumps& dumps_;
   const TensorView mask_;  // [F, H, W, 3] or null
   const Tensor frame_;
   Stream stream_{1};
@@ -273,14 +273,14 @@ class SegmentEncoding {
         encoder_(encoder),
         frame_(Tensor::uninitialized(DType::kF32, {o_.height, o_.width, kColours})) {}
 
-  Tensor pose(Dump& dump) {
+  Tensor pose(const Dumps& dumps) {
     Tensor latents = encode([&](int64_t frame) { put(driving_frame(inputs_.pose, first_ + frame)); });
-    dump.add(prefix_ + "pose_latents", batch_of_one(latents));
+    dumps.add(prefix_ + "pose_latents", batch_of_one(latents));
     return copy_of(batch_of_one(latents));
   }
 
   // Of a video, whose segment before ended with the frames `before`, or null → channels [C', 1 + T, h, w].
-  void channels(const TensorView& reference, const TensorView& before, Dump& dump, const TensorView& channels) {
+  void channels(const TensorView& reference, const TensorView& before, const Dumps& dumps, const TensorView& channels) {
     const bool replaces = o_.mode == AnimateMode::kReplace;
     const auto shared = [&](int64_t frame) { return before && frame < segments_.shared; };
     const Tensor latents = encode([&](int64_t frame) {
@@ -295,7 +295,7 @@ class SegmentEncoding {
       return 1.0f - static_cast<float>(pixels[y * cell_ * o_.width + x * cell_]) / 255.0f;
     });
     const Tensor condition = joined_channels(mask, latents);
-    dump.add(prefix_ + "condition", condition);
+    dumps.add(prefix_ + "condition", condition);
     const Tensor all = joined_frames(reference, condition.view().select(0, 0));
     std::memcpy(channels.raw(), all.view().raw(), channels.bytes());
   }
@@ -341,9 +341,9 @@ Tensor encode_reference(const Stage& stage, const Inputs& inputs, RankEncoder& e
 }
 
 // The driving videos as they are used, all frames of all segments.
-void dump_animation(const Stage& stage, const Inputs& inputs, Dump& dump) {
-  if (!dump.on()) return;
-  dump.add("image_u8", inputs.ends.front());
+void dump_animation(const Stage& stage, const Inputs& inputs, const Dumps& dumps) {
+  if (!dumps.on()) return;
+  dumps.add("image_u8", inputs.ends.front());
   const int64_t frames = stage.plan.segments.all_frames();
   for (const auto& [name, video] :
        {std::pair("pose_u8", &inputs.pose), std::pair("face_u8", &inputs.face),
@@ -351,9 +351,12 @@ void dump_animation(const Stage& stage, const Inputs& inputs, Dump& dump) {
     if (!*video) continue;
     Shape shape = video->view().shape();
     shape[0] = frames;
-    const TensorView all = dump.reserve(name, DType::kU8, shape);
-    for (int64_t f = 0; f < frames; ++f)
-      std::memcpy(all.select(0, f).raw(), driving_frame(*video, f).raw(), all.select(0, f).bytes());
+    const Tensor all = Tensor::uninitialized(DType::kU8, shape);
+    for (int64_t f = 0; f < frames; ++f) {
+      const TensorView frame = all.view().select(0, f);
+      std::memcpy(frame.raw(), driving_frame(*video, f).raw(), frame.bytes());
+    }
+    dumps.add(name, all);
   }
 }
 
@@ -374,32 +377,30 @@ bool has_conditions(const Stage& stage, const Inputs& inputs) {
 }
 
 Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                          const std::vector<Dump*>& dumps, int64_t segment, const TensorView& before,
-                          Character& character) {
+                          const Dumps& dumps, int64_t segment, const TensorView& before, Character& character) {
   Conditions conditions;
-  Dump& dump = *dumps.front();
   world.set_step(fmt::format("the encoding of segment {}", segment + 1));
   if (!character.image_rows) {
-    dump_animation(stage, inputs, dump);
+    dump_animation(stage, inputs, dumps);
     const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
-    character.image_rows = image_rows(stage, inputs, world, dump);
+    character.image_rows = image_rows(stage, inputs, world, dumps);
   }
   conditions.image_rows = copy_of(character.image_rows);
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
   if (!character.reference) {
     character.reference = encode_reference(stage, inputs, encoder);
-    dump.add("reference_condition", batch_of_one(character.reference));
+    dumps.add("reference_condition", batch_of_one(character.reference));
   }
   SegmentEncoding encoding(stage, inputs, encoder, segment);
-  conditions.pose = encoding.pose(dump);
+  conditions.pose = encoding.pose(dumps);
   const int64_t own = before ? stage.plan.videos : 1, frames = stage.plan.segments.shared;
   const Shape& latent = stage.plan.latent;
   conditions.channels =
       Tensor::uninitialized(DType::kF32, {own, character.reference.extent(0), latent[0], latent[1], latent[2]});
   for (int64_t v = 0; v < own; ++v) {
     encoding.channels(character.reference, before ? before.slice(0, v * frames, (v + 1) * frames) : TensorView(),
-                      *dumps[static_cast<size_t>(v)], conditions.channels.view().select(0, v));
+                      before ? dumps.of(static_cast<size_t>(v)) : dumps, conditions.channels.view().select(0, v));
   }
   conditions.face = encoding.face();
   if (stage.options.check_finite) require_finite_conditions(conditions);
@@ -407,7 +408,7 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
 }
 
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                             Dump& dump) {
+                             const Dumps& dumps) {
   Conditions conditions;
   const wan::Conditioning kind = stage.model.kind.conditioning;
   const bool controlled = kind == wan::Conditioning::kControl;
@@ -415,17 +416,17 @@ Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Com
   world.set_step("the pictures' encoding");
   if (inputs.pixels) {
     const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
-    conditions.image_rows = image_rows(stage, inputs, world, dump);
+    conditions.image_rows = image_rows(stage, inputs, world, dumps);
   }
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
   if (controlled) {
-    conditions.control = ControlEncoding(stage, inputs, encoder, dump).run();
+    conditions.control = ControlEncoding(stage, inputs, encoder, dumps).run();
     conditions.control_scale = conditioning_scales(stage.options, stage.model.experts[0].config.vace_layers.size());
   } else if (kind == wan::Conditioning::kChannels) {
-    add_image_channels(stage, inputs, encoder, conditions, dump);
+    add_image_channels(stage, inputs, encoder, conditions, dumps);
   } else {
-    add_first_frame(stage, inputs, encoder, conditions, dump);
+    add_first_frame(stage, inputs, encoder, conditions, dumps);
   }
   if (stage.options.check_finite) require_finite_conditions(conditions);
   return conditions;

@@ -26,14 +26,13 @@ struct Character {
 // Collective over `world`, as the next; stage.options.vae_parallel says how many ranks share a frame. The ranks of this
 // process share `shared`; the encoder's weights are released before this returns. Animate's, segment by segment in this
 // order. `before`: the last frames of the segment before, [V, H, W, 3] F32 in [−1, 1] for one video of the batch after
-// another, the same on every rank; null for the first segment. `dumps`: one for each video; the first also has what all
-// videos share. The first call also fills `character`.
+// another, the same on every rank; null for the first segment. `dumps`: one for each video. The first call also fills
+// `character`.
 Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                          const std::vector<Dump*>& dumps, int64_t segment, const TensorView& before,
-                          Character& character);
+                          const Dumps& dumps, int64_t segment, const TensorView& before, Character& character);
 
 // Of other models; without conditions it does nothing.
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
-                             Dump& dump);
+                             const Dumps& dumps);
 
 }  // namespace zoetrope::pipeline

@@ -91,7 +91,7 @@ TEST(ConditionRanks, WaitForTheImageEncoderLayerByLayer) {
                     Dump dump("");
                     const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
                     rows[static_cast<size_t>(world.rank())] =
-                        encode_conditions(stage, inputs, world, shared, dump).image_rows;
+                        encode_conditions(stage, inputs, world, shared, Dumps({&dump})).image_rows;
                   },
                   {.timeout_seconds = kDeadline});
   EXPECT_GT(pieces, layers);  // pictures were encoded behind them

@@ -1,5 +1,6 @@
 #include "pipeline/dump.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/atomic_file.h"
@@ -47,6 +48,14 @@ void Dump::prepare() {
 void Dump::commit() {
   if (prepared_) prepared_->commit();
   prepared_.reset();
+}
+
+bool Dumps::on() const {
+  return std::ranges::any_of(all_, [](const Dump* dump) { return dump->on(); });
+}
+
+void Dumps::add(const std::string& name, const TensorView& tensor) const {
+  for (Dump* dump : all_) dump->add(name, tensor);
 }
 
 }  // namespace zoetrope::pipeline

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zoetrope/tensor.h"
@@ -35,6 +36,18 @@ class Dump {
   std::optional<MadeFolder> made_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
   std::optional<io::SafetensorsStream> prepared_;
+};
+
+// Those of the videos of a batch, each of which gets what they share. They must outlive this.
+class Dumps {
+ public:
+  explicit Dumps(std::vector<Dump*> all) : all_(std::move(all)) {}
+  bool on() const;  // any of them
+  void add(const std::string& name, const TensorView& tensor) const;
+  Dumps of(size_t video) const { return Dumps({all_[video]}); }
+
+ private:
+  std::vector<Dump*> all_;
 };
 
 }  // namespace zoetrope::pipeline

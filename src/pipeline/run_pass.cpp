@@ -149,10 +149,10 @@ struct Run::PassState {
     return record;
   }
   Dump& dump(int64_t video) const { return pass.outputs[static_cast<size_t>(video)].dump; }
-  std::vector<Dump*> dumps() const {
+  Dumps dumps() const {
     std::vector<Dump*> all;
     for (Output& output : pass.outputs) all.push_back(&output.dump);
-    return all;
+    return Dumps(std::move(all));
   }
   TensorView latents_of(int64_t video) const { return latents.view().slice(0, video, video + 1); }
 
@@ -204,7 +204,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   phase.emplace(lane, "phase: conditions");
   const Conditions conditions =
       animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps(), segment, s.tail, s.character)
-               : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dump(0));
+               : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps());
   s.memory.begin(planner::kTransformer);
   phase.emplace(lane, "phase: load and prepare");
   Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});

@@ -113,6 +113,18 @@ for name in KINDS:
     kind_of_model(name)
 
 
+@test
+def every_video_of_a_batch_has_the_conditions_in_its_dump(cwd):
+    for kind, name in (("image_to_video", "condition"), ("text_and_image_to_video", "condition"),
+                       ("controlled_video", "control.latents")):
+        model, words = words_of(cwd, kind)
+        result = generate(cwd, model, *words, "num_videos=2", "batch_size=2")
+        assert result.returncode == 0, result.stderr
+        one, two = (read_tensors(pathlib.Path(cwd) / f"d_{i:03}" / "run.safetensors") for i in range(2))
+        assert sorted(one) == sorted(two), set(one) ^ set(two)
+        assert one[name] == two[name] and one["latents.1"] != two["latents.1"]
+
+
 def close(a, b, bound=1e-5):
     a, b = floats(a), floats(b)
     assert len(a) == len(b)
