@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -233,7 +234,7 @@ void HttpServer::stop() {
   if (stopping_.exchange(true)) return;
   ::shutdown(listener_, SHUT_RDWR);
   if (acceptor_.joinable()) acceptor_.join();
-  for (const int socket : refused_) ::close(socket);
+  for (const Refused& refused : refused_) ::close(refused.socket);
   {
     const std::lock_guard lock(mutex_);
     for (Connection& connection : open_)
@@ -252,7 +253,11 @@ void HttpServer::stop() {
 }
 
 void HttpServer::accept_connections() {
+  constexpr int kBetweenLooks = 50;  // milliseconds
   while (!stopping_) {
+    close_refused();
+    pollfd waiting{listener_, POLLIN, 0};
+    if (!refused_.empty() && ::poll(&waiting, 1, kBetweenLooks) == 0) continue;
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket >= 0) {
       take(socket);
@@ -260,6 +265,18 @@ void HttpServer::accept_connections() {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no descriptor is left
     }
   }
+}
+
+// Reads what clients still send, and closes the connections of those that have ended or had their time.
+void HttpServer::close_refused() {
+  std::erase_if(refused_, [](const Refused& refused) {
+    std::array<char, 65536> unread;
+    const ssize_t bytes = ::recv(refused.socket, unread.data(), unread.size(), MSG_DONTWAIT);
+    const bool ended = bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR);
+    if (!ended && seconds_since(refused.since) < kLingerSeconds) return false;
+    ::close(refused.socket);
+    return true;
+  });
 }
 
 void HttpServer::take(int socket) {
@@ -270,9 +287,9 @@ void HttpServer::take(int socket) {
     static_cast<void>(!::send(socket, busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
     // Closed now, the rest of its request would reset it before the client has read the answer.
     ::shutdown(socket, SHUT_WR);
-    refused_.push_back(socket);
+    refused_.push_back({socket, Clock::now()});
     if (refused_.size() > kMostRefused) {
-      ::close(refused_.front());
+      ::close(refused_.front().socket);
       refused_.pop_front();
     }
     handlers_.refused();

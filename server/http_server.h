@@ -69,6 +69,7 @@ class HttpServer final : private httplib::Server {
   static thread_local Turn turn_;
 
   void accept_connections();
+  void close_refused();
   void take(int socket);
   bool make_room();
   void serve(Connection& connection);
@@ -83,7 +84,11 @@ class HttpServer final : private httplib::Server {
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;
   std::list<Connection> open_;
-  std::deque<int> refused_;  // of the accepting thread
+  struct Refused {
+    int socket;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::deque<Refused> refused_;  // of the accepting thread
   std::unique_ptr<httplib::ThreadPool> pool_;
   std::thread acceptor_;
 };

@@ -64,7 +64,7 @@ class JobQueue {
   // GIF of a running one.
   std::string preview(const std::string& id) const;
 
-  // What next_event() tells of.
+  // The job of next_event(), which stays valid after it is deleted.
   std::shared_ptr<const Job> watched(const std::string& id) const;
   // Waits for a change after `revision` until the deadline, and sets it. Empty at the deadline.
   struct Event {

@@ -211,8 +211,8 @@ Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options,
   return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);
 }
 
-// Before anybody is told: what is said to have ended stays so. Tries again where the disk is full, say, until somebody
-// makes room. False where the server ends first, or the job is deleted.
+// Saves the end of a job before it is announced. Tries again where the disk is full, say, until somebody makes room.
+// False where the server ends first, the job is deleted, or somebody removed its folder.
 bool JobQueue::save_until_kept(const Job& job, const JobRecord& record) {
   constexpr auto kBetweenTries = std::chrono::seconds(1);
   std::string told;
@@ -222,8 +222,13 @@ bool JobQueue::save_until_kept(const Job& job, const JobRecord& record) {
       return true;
     } catch (const Error& error) {
       if (stopping()) return false;
+      if (!store_.has(record.id)) {
+        options_.log(fmt::format("{}: its end is not saved: its folder is gone", record.id));
+        return false;
+      }
       if (told != error.what())
-        options_.log(fmt::format("{}: waits until its end can be saved: {}", record.id, printable(error.what())));
+        options_.log(fmt::format("{}: waits until its end can be saved, or is made again by the next start: {}",
+                                 record.id, printable(error.what())));
       told = error.what();
     }
     std::unique_lock lock(mutex_);
@@ -245,7 +250,8 @@ void JobQueue::run(const JobPointer& job) {
     const std::lock_guard lock(mutex_);
     job->record.seed = video.seed;
   } catch (const std::exception& error) {  // Error, or memory that ran out
-    failure = printable(without_folder(job->record.id, error.what()));
+    constexpr size_t kMostShown = 4096;
+    failure = printable(without_folder(job->record.id, error.what())).substr(0, kMostShown);
     if (failure.empty()) failure = "the run failed";
   }
   std::string how = failure.empty() ? "completed" : "failed";

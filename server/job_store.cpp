@@ -21,6 +21,7 @@ constexpr const char* kJobFile = "job.json";
 constexpr const char* kStartsFile = "starts";
 constexpr const char* kDamaged = "damaged";
 constexpr size_t kMostJobBytes = size_t{1} << 20;
+constexpr size_t kMostAdded = size_t{1} << 16;  // until a job ends: its settings as chosen, its error
 
 fs::path made_temporary() {
   std::string pattern = (fs::temp_directory_path() / "zoetrope_server_XXXXXX").string();
@@ -81,9 +82,10 @@ void JobStore::add_uploads(JobRecord& job, const std::vector<Upload>& uploads) {
 
 void JobStore::save(const JobRecord& job) {
   const std::string text = job_text(job);
-  if (text.size() > kMostJobBytes)
+  const size_t most = job.status == JobStatus::kQueued ? kMostJobBytes - kMostAdded : kMostJobBytes;
+  if (text.size() > most)
     throw ApiError(400, "invalid_value",
-                   fmt::format("the settings of the video are longer than {} bytes; shorten them", kMostJobBytes));
+                   fmt::format("the settings of the video are longer than {} bytes; shorten them", most));
   write_file(folder_of(job.id) / kJobFile, text);
 }
 

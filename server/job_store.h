@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/file_lock.h"
+#include "base/input_file.h"
 #include "server/job.h"
 #include "server/video_request.h"
 
@@ -24,6 +25,7 @@ class JobStore {
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path folder_of(const std::string& id) const { return folder_ / id; }
+  bool has(const std::string& id) const { return is_there(folder_of(id)); }
   std::filesystem::path video_of(const std::string& id) const { return folder_ / id / "video.mp4"; }
   std::filesystem::path journal_of(const std::string& id) const { return folder_ / id / "journal"; }
 

@@ -106,7 +106,7 @@ std::string host_name(const std::string& host) {
   return host.substr(0, host.find(':'));
 }
 
-// A form's as the library reads it: in small letters, with the boundary as the only parameter.
+// The Content-Type of a form as the HTTP library reads it: in small letters, the boundary the only parameter.
 std::string plain_content_type(const std::string& field) {
   constexpr std::string_view kForm = "multipart/form-data", kBoundary = "boundary=";
   std::string_view rest = field;

@@ -256,7 +256,7 @@ function showPlayer(player, video) {
   seen.observe(player);
 }
 
-// They leave out what is as the program has it, whatever the server's defaults are.
+// A job's settings omit what equals the program's defaults, whatever those of the server are.
 function useSettings(video) {
   const settings = video.settings;
   element("prompt").value = video.prompt;

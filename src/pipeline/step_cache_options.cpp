@@ -191,14 +191,13 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
 }
 
 void replace_cache_files(GenerateOptions& o) {
-  const auto written_out = [](const char* key, const std::string& value, const std::string& published) {
-    return fmt::format("{}", fmt::join(given_numbers(key, value, published), ","));
-  };
   if (!o.cache_ratios.empty() && sampling::published_ratios(o.cache_ratios) == nullptr)
-    o.cache_ratios = written_out("cache_ratios", o.cache_ratios, sampling::models_with_ratios());
-  if (!o.cache_coefficients.empty() && sampling::published_coefficients(o.cache_coefficients) == nullptr)
-    o.cache_coefficients =
-        written_out("cache_coefficients", o.cache_coefficients, sampling::models_with_coefficients());
+    o.cache_ratios = fmt::format("{}", fmt::join(mag_ratios(o.cache_ratios), ","));
+  if (o.cache_coefficients.empty() || sampling::published_coefficients(o.cache_coefficients) != nullptr) return;
+  const std::vector<double> numbers =
+      given_numbers("cache_coefficients", o.cache_coefficients, sampling::models_with_coefficients());
+  if (numbers.empty()) fail("cache_coefficients={}: holds no numbers", o.cache_coefficients);
+  o.cache_coefficients = fmt::format("{}", fmt::join(numbers, ","));
 }
 
 std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options) {
