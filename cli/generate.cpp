@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "cli/command.h"
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
@@ -134,9 +135,7 @@ void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSe
   }
   if (result.videos == 1) print("Seed {}\n", result.seed);
   print("Wrote {}{}\n", printable(result.written),
-        result.replaced == 0   ? ""
-        : result.replaced == 1 ? ", which replaces the file of that name"
-                               : fmt::format(", which replaces {} files", result.replaced));
+        result.replaced > 0 ? fmt::format(", which replaces {}", counted(result.replaced, "file")) : "");
   if (!result.grid.empty()) print("Wrote {}, which shows all {}\n", printable(result.grid), result.videos);
   if (result.videos > 1) finish_output();  // the next one takes its time
 }

@@ -99,7 +99,8 @@ void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place&
     if (note && callbacks.note) callbacks.note(*note);
   }
   if (!journal.on()) return run.use_journal("", "", false);
-  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index), [&journal] { journal.begin(); });
+  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index),
+                  [&] { journal.begin(run.inputs_fingerprint()); });
 }
 
 // `run`: this process' part of one Run, with its frames into files.

@@ -81,7 +81,8 @@ std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
       if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
       if (const int64_t steps = unmeasured_steps(model, i, plan); steps > 0)
         predicted +=
-            fmt::format("; of {}, `zoetrope int8` measured nothing with this boundary_ratio", counted(steps, "step"));
+            fmt::format("; {} at timesteps that were not measured: repeat `zoetrope int8` with this boundary_ratio",
+                        counted(steps, "step"));
       one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
                             : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
     }
@@ -303,8 +304,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   for (GenerateOptions copy : videos_) settings += describe_options(copy).values();
   // Ranks of one process share the model; other processes may have found something else under its path.
   const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world,
-                    settings + (others ? fingerprint(model_) + inputs_.fingerprint() + fingerprint_of_noise() : ""));
+  require_agreement(world, settings + (others ? fingerprint(model_) + inputs_fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   const std::optional<planner::Bytes> free = available(&world);

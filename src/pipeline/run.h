@@ -99,10 +99,10 @@ class Run {
   RunIdentity identity(std::vector<int64_t> seeds) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }
+  std::string inputs_fingerprint() const;  // of pictures, videos and noise: "NAME=<hash>" lines
 
  private:
   RunIdentity journal_identity(std::vector<int64_t> seeds) const;
-  std::string fingerprint_of_noise() const;  // of the files that were given
   // What this rank writes of a video: nothing but on rank 0.
   struct Output {
     explicit Output(std::unique_ptr<FrameSink> opened = nullptr, const std::string& folder = "")

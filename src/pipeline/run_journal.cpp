@@ -40,12 +40,12 @@ RunIdentity Run::identity(std::vector<int64_t> seeds) const {
 // A certificate has the noise itself.
 RunIdentity Run::journal_identity(std::vector<int64_t> seeds) const {
   RunIdentity noted = identity(std::move(seeds));
-  noted.files.merge(hashes_by_file(fingerprint_of_noise()));
+  noted.files.merge(hashes_by_file(inputs_fingerprint()));
   return noted;
 }
 
-std::string Run::fingerprint_of_noise() const {
-  std::string lines;
+std::string Run::inputs_fingerprint() const {
+  std::string lines = inputs_.fingerprint();
   for (const GenerateOptions& video : videos_) lines += noise_fingerprint(video);
   return lines;
 }

@@ -161,18 +161,13 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
   if (resumes_ && runs > 1 && !options.grid.empty())
     fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
          options.grid);
-  if (on()) read_files();
+  if (on()) read_model();
   if (resumes_) check_same_series();
   make_folder();
 }
 
 // Before it is needed: between a journal's first record and its settings as little time is to pass as can be.
-void SeriesJournal::read_files() {
-  model_hashes_ = hashes_by_file(fingerprint(model_));
-  if (runs_ == 1) return;  // its own journal has them
-  const GenerateOptions sized = with_size_of_inputs(chosen_, model_);
-  input_hashes_ = hashes_by_file(read_inputs(sized, model_).fingerprint() + noise_fingerprint(sized));
-}
+void SeriesJournal::read_model() { hashes_ = hashes_by_file(fingerprint(model_)); }
 
 // A run that is under way compares more. But a series may have been cut off between two.
 void SeriesJournal::check_same_series() const {
@@ -189,10 +184,13 @@ void SeriesJournal::check_same_series() const {
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_prompt_files(kept);
   // Older journals lack them.
-  std::map<std::string, std::string> kept_files = root.has(kModel) ? texts(root.object(kModel)) : model_hashes_;
-  kept_files.merge(root.has(kInputs) ? texts(root.object(kInputs)) : std::map(input_hashes_));
-  std::map<std::string, std::string> files = model_hashes_;
-  files.insert(input_hashes_.begin(), input_hashes_.end());
+  std::map<std::string, std::string> kept_files = root.has(kModel) ? texts(root.object(kModel)) : hashes_;
+  std::map<std::string, std::string> files = hashes_;
+  if (root.has(kInputs)) {
+    const GenerateOptions sized = with_size_of_inputs(chosen_, model_);
+    kept_files.merge(texts(root.object(kInputs)));
+    files.merge(hashes_by_file(read_inputs(sized, model_).fingerprint() + noise_fingerprint(sized)));
+  }
   kept = with_choices(with_listed_prompts(std::move(kept)), model_);
   check_same_run(identity_of(kept, std::move(kept_files)), identity_of(chosen_, std::move(files)), folder_);
 }
@@ -210,7 +208,7 @@ void SeriesJournal::make_folder() {
 std::optional<std::string> SeriesJournal::decide(double seconds) {
   if (seconds * static_cast<double>(runs_) <= kLongRun) return std::nullopt;
   folder_ = journal_folder(options_);
-  read_files();
+  read_model();
   make_folder();
   return fmt::format(
       "Noted in {}: after an interruption `zoetrope generate resume={}` goes on; journal=none turns it off",
@@ -233,12 +231,12 @@ bool SeriesJournal::is_done(size_t index, const std::vector<fs::path>& files) co
   return on() && runs_ > 1 && is_there(done_file(index)) && std::ranges::all_of(files, is_there);
 }
 
-void SeriesJournal::begin() const {
+void SeriesJournal::begin(const std::string& inputs) const {
   const fs::path file = folder_ / kSettings;
   if (is_there(file) && runs_ > 1) return;
   const nlohmann::json root{{kRanks, ranks_},
-                            {kModel, model_hashes_},
-                            {kInputs, input_hashes_},
+                            {kModel, hashes_},
+                            {kInputs, hashes_by_file(inputs)},
                             {kAsked, replaced(options_, chosen_)},
                             {"settings", settings_anywhere(chosen_)}};
   write_file(file, exact_json_text(root, 1));

@@ -52,21 +52,21 @@ class SeriesJournal {
   bool is_between_runs(size_t index) const;  // some are noted, this one is not
   bool is_done(size_t index, const std::vector<std::filesystem::path>& files) const;
 
-  // When the first new run has begun: writes the settings.
-  void begin() const;
+  // When the first new run has begun: writes the settings. `inputs`: Run::inputs_fingerprint().
+  void begin(const std::string& inputs) const;
   void note_done(size_t index) const;
   // When all are: removes the folder.
   void complete() const;
 
  private:
-  void read_files();
+  void read_model();
   void check_same_series() const;
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
 
   const ModelFolder& model_;
-  const GenerateOptions options_, chosen_;                          // as given, and with what a budget chose
-  std::map<std::string, std::string> model_hashes_, input_hashes_;  // by file
+  const GenerateOptions options_, chosen_;     // as they were given, and with what a budget chose
+  std::map<std::string, std::string> hashes_;  // of the model, by file
   const size_t runs_;
   const int ranks_;
   std::filesystem::path folder_;

@@ -31,7 +31,8 @@ VideoFormat VideoGrid::whole() const {
   VideoFormat all = format_;
   all.width = static_cast<int>(columns_ * (size_of(format_.width) + kLine) - kLine);
   all.height = static_cast<int>(rows_ * (size_of(format_.height) + kLine) - kLine);
-  all.metadata.clear();
+  // What makes a video is in its own file. The version marks frames of .png, which a shorter grid then replaces.
+  std::erase_if(all.metadata, [](const auto& tag) { return tag.first != "version"; });
   all.codec.clear();
   all.crf.reset();
   return all;

@@ -70,7 +70,7 @@ def yaml_may_list_the_prompts(cwd):
 @test
 def numbered_pictures_are_named(cwd):
     for count, said in ((5, ""), (1, ""), (5, ", which replaces 5 files"),
-                        (1, ", which replaces the file of that name")):
+                        (1, ", which replaces 1 file")):
         result = series(cwd, "prompt=a red cat", "num_videos=2", f"num_frames={count}", "output=a.png")
         assert result.returncode == 0, result.stderr
         name = "a_001-0000.png to a_001-0004.png" if count == 5 else "a_001.png"
@@ -91,6 +91,9 @@ def a_grid_shows_all_videos(cwd):
             top, left = i // 2 * (height + 2), i % 2 * (width + 2)
             # Of PNG files values are rounded, of the grid's too.
             assert [row[left:left + width] for row in grid[top:top + height]] == frame, i
+    # A shorter one replaces a longer one.
+    result = series(cwd, "prompt=a red cat", "num_videos=2", "num_frames=1", "output=g/", "grid=all/")
+    assert result.returncode == 0 and [p.name for p in (here / "all").iterdir()] == ["0000.png"], result.stderr
     kept = sorted(files_in(cwd))
     large = ("num_videos=200", "width=512", "height=512", "num_frames=81", "memory_limit=8")  # 200 x 64 MB
     refused(cwd, generate(cwd, *large, "output=a.mp4", "grid=b.mp4"), "memory: this run needs", "what would fit: no grid", left=kept)
