@@ -180,16 +180,19 @@ std::filesystem::path Int8Calibration::default_file() { return in_user_cache("in
 std::vector<Int8Errors> Int8Calibration::entries() const {
   std::vector<Int8Errors> result;
   if (file_.empty() || !is_there(file_)) return result;
+  int64_t format = 0;
   try {
     const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
     const JsonObject document = JsonObject::parse(text, file_.string());
-    const auto format = document.get<int64_t>(kFormatKey);
-    if (format > kFormat) fail("{}: is of format {}, and this version knows {}", file_.string(), format, kFormat);
-    if (format < kFormat) return result;  // an older version's, left alone until replaced
-    for (const JsonObject& entry : document.objects("transformers")) result.push_back(parse_errors(entry));
+    format = document.get<int64_t>(kFormatKey);
+    if (format == kFormat)
+      for (const JsonObject& entry : document.objects("transformers")) result.push_back(parse_errors(entry));
   } catch (const Error& broken) {
     fail("{}; `zoetrope int8` cannot have written this: name another file, or delete it if it was one", broken.what());
   }
+  // An older version's is left alone until it is replaced.
+  if (format > kFormat)
+    fail("{}: is of a newer version of zoetrope; use that, or name another file as int8_calibration=", file_.string());
   return result;
 }
 

@@ -223,7 +223,7 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
     EXPECT_THAT(error_with("\"attention_limits\": []", std::string("\"attention_limits\": ") + limits), HasSubstr(why))
         << limits;
   EXPECT_THAT(error_with("\"zoetrope_int8\": 3", "\"zoetrope_int8\": 4"),
-              HasSubstr("is of format 4, and this version"));
+              HasSubstr("int8.json: is of a newer version of zoetrope; use that, or name another file"));
   EXPECT_THAT(error_with("\"zoetrope_int8\": 3", "\"zoetrope_int8\": 2"), HasSubstr("no error"));
   EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
   EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),
