@@ -54,13 +54,17 @@ Launch read_launch(const std::function<const char*(const char*)>& variable) {
 
 bool launched_by_mpi() { return launch().found; }
 int launched_ranks() { return launch().ranks; }
+int launched_processes_here() {
+  const std::optional<int> local = number(std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"));
+  return launched_by_mpi() ? std::max(1, local.value_or(1)) : 1;
+}
 
 int process_threads(std::optional<int64_t> wanted) {
   if (wanted) return static_cast<int>(*wanted);
   const AvailableCores cores = available_cores();
-  const std::optional<int> local = number(std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"));
-  if (!local || *local <= 1 || !launched_by_mpi()) return cores.threads();
-  return threads_beside(cores, *local, static_cast<int>(std::thread::hardware_concurrency()));
+  const int processes = launched_processes_here();
+  if (processes == 1) return cores.threads();
+  return threads_beside(cores, processes, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 int threads_beside(const AvailableCores& cores, int processes, int cores_of_node) {

@@ -21,7 +21,8 @@ struct Launch {
 // `variable` looks a name up, null where it is not set.
 Launch read_launch(const std::function<const char*(const char*)>& variable);
 
-int launched_ranks();  // ranks of the job; 1 where no launcher started this process
+int launched_ranks();           // ranks of the job; 1 where no launcher started this process
+int launched_processes_here();  // of these, those of this host
 
 // Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
 // to cores of their own share them.

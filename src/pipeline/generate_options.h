@@ -35,7 +35,7 @@ struct GenerateOptions : ModelOptions, Request {
   std::string dump;                // folder for run.safetensors
   double videos_per_device = 0;    // key per_device_batch_size of MaxDiffusion; 0: not given
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
-  std::string note_of_inputs{};    // no key: where their frames or shape are taken instead of what was asked
+  std::vector<std::string> notes_of_inputs{};  // no key: where frames or shape of inputs replace what was asked
 };
 
 // The keys that name a component's file, by the component, and where their values are.

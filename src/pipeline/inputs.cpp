@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/launcher.h"
 #include "io/extension.h"
 #include "io/image.h"
 #include "io/video_reader.h"
@@ -193,6 +194,7 @@ void require_memory(const GenerateOptions& o, const ModelFolder& model) {
   const auto& face = model.experts[0].config.face;
   const planner::Bytes needed(inputs_bytes(o, face ? face->image_size : 0));
   planner::AvailableQuery query;
+  query.processes = comm::launched_processes_here();
   query.user_limit = o.memory_limit;
   const std::vector<planner::MemoryLimit> limits = planner::memory_limits(query);
   if (limits.empty() || needed <= limits.front().available) return;
@@ -234,8 +236,8 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
     }
     sized.num_frames = limited ? std::min(options.num_frames, frames) : frames;
     if (limited && frames < options.num_frames) {
-      sized.note_of_inputs = fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
-                                         options.num_frames, frames, frames);
+      sized.notes_of_inputs.push_back(fmt::format("num_frames={}, but pose_video has {} frames: the video has {}",
+                                                  options.num_frames, frames, frames));
     }
   }
   if (!options.max_area) return sized;
@@ -245,8 +247,9 @@ GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelF
   const Request unset;  // its size may be nobody's wish
   const bool asked = options.height != unset.height || options.width != unset.width;
   if (asked && (options.height != size.height || options.width != size.width))
-    sized.note_of_inputs = fmt::format("max_area={} and the shape of image make {}x{}, instead of width={} height={}",
-                                       *options.max_area, size.width, size.height, options.width, options.height);
+    sized.notes_of_inputs.push_back(
+        fmt::format("max_area={} and the shape of image make {}x{}, instead of width={} height={}", *options.max_area,
+                    size.width, size.height, options.width, options.height));
   sized.height = size.height;
   sized.width = size.width;
   return sized;

@@ -165,10 +165,11 @@ TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
   const GenerateOptions sized_options = with_size_of_inputs(options, i2v);
   EXPECT_EQ(sized_options.height, 176);
   EXPECT_EQ(sized_options.width, 240);
-  EXPECT_EQ(sized_options.note_of_inputs, "");
+  EXPECT_TRUE(sized_options.notes_of_inputs.empty());
   options.width = 96;
-  EXPECT_THAT(with_size_of_inputs(options, i2v).note_of_inputs,
-              HasSubstr("max_area=42240 and the shape of image make 240x176, instead of width=96 height=480"));
+  EXPECT_THAT(
+      with_size_of_inputs(options, i2v).notes_of_inputs,
+      testing::ElementsAre("max_area=42240 and the shape of image make 240x176, instead of width=96 height=480"));
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
   plan.guided = o.guidance_scale > 1;
   plan.guidance = guidance_of(o);
   plan.solver = solver_config(o, model, plan);
-  if (!o.note_of_inputs.empty()) plan.notes.push_back(o.note_of_inputs);
+  plan.notes.insert(plan.notes.end(), o.notes_of_inputs.begin(), o.notes_of_inputs.end());
   if (!plan.guided && !o.negative_prompt.empty())
     plan.notes.push_back(
         fmt::format("negative_prompt: guides nothing, because guidance_scale={} turns guidance off", o.guidance_scale));

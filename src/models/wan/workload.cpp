@@ -44,8 +44,9 @@ WeightBytes weights_of(const io::TensorTable& table, DType stored) {
 Bytes packing_bytes(const TransformerConfig& config, const ModelConfigs& configs, int threads, int parts) {
   const int64_t d = config.inner_dim(), widest = std::max(3 * d * d, config.ffn_dim * d), modulation = 6 * d * d;
   const int64_t whole = std::max(0, threads - parts) * widest;
-  const int64_t in_pieces = std::min(whole, 2 * widest + threads * io::kPieceElements);
-  Bytes bytes = Bytes(parts * modulation + in_pieces) * size_of(configs.stored.transformer);
+  const int64_t shared = 2 * widest + threads * io::kPieceElements, summed = io::kMostBuffered / kFloat + widest;
+  const int64_t pages = std::min(whole, configs.merge_scratch > 0 ? summed : shared);
+  Bytes bytes = Bytes(parts * modulation + pages) * size_of(configs.stored.transformer);
   if (configs.merge_scratch == 0) return bytes;
   // The sum of the stored weight and its change is computed in a buffer, like formulas.
   if (configs.mapped) {
