@@ -15,13 +15,13 @@ attention::Problem problem_of(int64_t tokens, DType dtype) {
   return {.tokens = tokens, .heads = kHeads, .head_dim = kHeadDim, .dtype = dtype};
 }
 
-// As many tokens as a rank of `peak` multiply-adds per second attends to within some windows.
+// As many tokens as a rank of `peak` FLOP per second attends to within some windows.
 int64_t tokens_of(CalibrationRank& rank, double peak) {
   constexpr int64_t kLeast = 1024, kMost = 4096;
-  constexpr double kWindows = 20;
+  constexpr double kWindows = 40;
   const auto seconds = [&](int64_t tokens) {
     const auto scores = static_cast<double>(tokens) * static_cast<double>(tokens) * kHeads;
-    return 2 * kHeadDim * scores / rank.world().size() / peak;
+    return 4 * kHeadDim * scores / rank.world().size() / peak;
   };
   int64_t tokens = kMost;
   while (tokens > kLeast && seconds(tokens) > kWindows * rank.seconds()) tokens /= 2;

@@ -25,7 +25,7 @@ struct VideoFormat {
   // Constant quality as the encoder counts it, 0 the best: of h264 and h265 to 51, of vp9 to 63. Unset: visually
   // lossless (17, 20, 20).
   std::optional<int> crf{};
-  // How many will come; 0: not known, and frames of an older, longer clip of .png files stay.
+  // How many will come. 0: not known; then .png frames of an older, longer clip stay.
   int64_t frames = 0;
 };
 

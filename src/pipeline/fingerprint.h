@@ -20,7 +20,8 @@ inline constexpr std::string_view kNoiseLine = "latents ";
 std::string noise_fingerprint(const GenerateOptions& options);
 
 // One number for the weights of a transformer, LoRA files and their strengths included, wherever its files are and
-// whatever they are called. Reads 4 KiB from the middle of each tensor: what was merged into a model changes some.
+// whatever they are called. Reads 4 KiB from the middle of each tensor: a LoRA that was merged changes some of these
+// bytes.
 std::string transformer_identity(const ModelFolder& model, size_t expert);
 
 }  // namespace zoetrope::pipeline

@@ -441,8 +441,8 @@ Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model
   return *errors;
 }
 
-// Limits for attention in int8 that may be chosen, the loosest first. A tighter one at which int8 takes no head is
-// none, and neither is a looser one with the same errors: what was measured needs no more, and other inputs may.
+// Limits for attention in int8 that may be chosen, the loosest first. Left out: tighter ones at which no head is in
+// int8, and of limits with equal errors all but the tightest, because a looser one lets other inputs be off by more.
 std::vector<AttentionLimit> attention_limits(const std::vector<Int8Errors>& experts, const Int8Calibration& file) {
   const std::vector<double>& known = experts.front().attention_limits;
   for (size_t i = 0; i < experts.size(); ++i) {

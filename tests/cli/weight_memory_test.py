@@ -87,7 +87,7 @@ def processes_of_a_host_keep_one_copy(cwd):
     try:
         # Every process computes with all of them. Before that shares change while they are read, one after another.
         copies, whole_in_all = {}, False
-        end = time.monotonic() + harness.PATIENCE
+        end = time.monotonic() + harness.PATIENCE / 2
         while not whole_in_all and time.monotonic() < end and job.poll() is None:
             copies = shared_copies(output)
             whole_in_all = len(copies) == 3 and all(mapped > 0.98 * size for _, size, mapped, _ in copies.values())
@@ -99,7 +99,7 @@ def processes_of_a_host_keep_one_copy(cwd):
         assert size > 70_000, copies  # kB, of the blocks
         assert sum(share for *_, share in copies.values()) < 1.05 * size, copies
         os.kill(int(next(iter(copies))), signal.SIGKILL)
-        assert job.wait(harness.PATIENCE) != 0
+        assert job.wait(harness.PATIENCE / 2) != 0
     finally:
         job.kill()
         job.wait()
@@ -134,7 +134,7 @@ def processes_of_a_host_keep_one_decoder(cwd):
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         decoders = []
-        end = time.monotonic() + harness.PATIENCE
+        end = time.monotonic() + harness.PATIENCE / 2
         while len(decoders) < 3 and time.monotonic() < end and job.poll() is None:
             # Of more than the transformer's, in kB.
             decoders = [copy for copy in shared_copies(output).values() if copy[1] > 40_000]
