@@ -198,20 +198,19 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   const Drawings drawings(words.svg, kInt8.name);
   stop_at_safe_points();
   bench::Int8ErrorSettings measured{settings.run, words.num_timesteps, {}, {}, {}};
-  size_t stored = 0;  // experts
-  measured.poll = [&] {
-    if (!interrupted()) return;
-    if (stored == 0) fail("interrupted; nothing is stored");
-    fail("interrupted; the errors of the {} are stored, and no others", pipeline::expert_name(0));
-  };
   Progress progress("Measure", "forward");
   measured.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   bench::Report report;
   bench::Section& section = report.sections.emplace_back();
   section.name = kInt8.name;
+  measured.poll = [&] {
+    if (!interrupted()) return;
+    if (section.bar_plots.empty()) fail("interrupted; nothing is stored");
+    fail("interrupted; the errors of the {} are stored, and no others", pipeline::expert_name(0));
+  };
   measured.found = [&](const pipeline::Int8Errors& errors) {
     file.remember(errors);
-    const size_t expert = stored++;
+    const size_t expert = section.bar_plots.size();
     const double guidance = pipeline::guidance_of(settings.run)[expert];
     print_errors(errors, guidance, budget);
     section.bar_plots.push_back(

@@ -103,6 +103,7 @@ class Run {
 
  private:
   RunIdentity journal_identity(std::vector<int64_t> seeds) const;
+  std::string fingerprint_of_noise() const;  // of the files that were given
   // What this rank writes of a video: nothing but on rank 0.
   struct Output {
     explicit Output(std::unique_ptr<FrameSink> opened = nullptr, const std::string& folder = "")

@@ -40,12 +40,14 @@ RunIdentity Run::identity(std::vector<int64_t> seeds) const {
 // A certificate has the noise itself.
 RunIdentity Run::journal_identity(std::vector<int64_t> seeds) const {
   RunIdentity noted = identity(std::move(seeds));
-  noted.files.merge(hashes_by_file(inputs_fingerprint()));
+  noted.files.merge(hashes_by_file(fingerprint_of_noise()));
   return noted;
 }
 
-std::string Run::inputs_fingerprint() const {
-  std::string lines = inputs_.fingerprint();
+std::string Run::inputs_fingerprint() const { return inputs_.fingerprint() + fingerprint_of_noise(); }
+
+std::string Run::fingerprint_of_noise() const {
+  std::string lines;
   for (const GenerateOptions& video : videos_) lines += noise_fingerprint(video);
   return lines;
 }
