@@ -125,10 +125,14 @@ std::vector<int> awaited(std::span<const RankState> ranks, int waiting) {
 
 std::optional<double> seconds_since_progress(std::span<const RankState> ranks, int waiting) {
   const std::vector<int> last = awaited(ranks, waiting);
-  if (last.size() != 1 || last[0] == waiting) return std::nullopt;
-  const RankState& rank = *state_of(ranks, last[0]);
-  if (!answers(rank) || rank.activity.kind == Activity::Kind::kEnded) return std::nullopt;
-  return rank.activity.seconds;
+  if (last == std::vector<int>{waiting}) return std::nullopt;
+  std::optional<double> least;
+  for (const int number : last) {
+    const RankState& rank = *state_of(ranks, number);
+    if (!answers(rank) || rank.activity.kind == Activity::Kind::kEnded) return std::nullopt;
+    least = std::min(least.value_or(rank.activity.seconds), rank.activity.seconds);
+  }
+  return least;
 }
 
 std::string verdict(std::span<const RankState> ranks, int waiting, double timeout) {

@@ -38,7 +38,8 @@ struct RankState {
 // chain of waits, else those that wait for each other.
 std::vector<int> awaited(std::span<const RankState> ranks, int waiting);
 
-// Seconds since the rank that `waiting` waits for in the end went on; none where it does not answer or cannot go on.
+// Seconds since the rank that `waiting` waits for in the end went on, or the last of those that wait for each other,
+// whose data may be on its way; none where one does not answer or has ended.
 std::optional<double> seconds_since_progress(std::span<const RankState> ranks, int waiting);
 
 // "rank 1 on HOST is stalled: it last entered 'ring hop' at step 3, 59 s ago". `timeout`: of the wait that failed.
