@@ -1,5 +1,8 @@
 #include "comm/launcher.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -18,6 +21,18 @@ std::optional<int> number(const char* text) {
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
   if (error != std::errc() || end != view.data() + view.size() || value < 0) return std::nullopt;
   return value;
+}
+
+// What the launcher divides: the cores of a container or of an allocation, not the machine's. A script between it and
+// this process is bound as this process is, and says nothing.
+int cores_to_share(const AvailableCores& own) {
+  const int machine = std::max(own.affinity, static_cast<int>(std::thread::hardware_concurrency()));
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(getppid(), sizeof set, &set) != 0) return machine;
+  const int launcher = CPU_COUNT(&set);
+  const bool bound = std::getenv("OMPI_MCA_orte_bound_at_launch") != nullptr;
+  return launcher < own.affinity || (launcher == own.affinity && bound) ? machine : launcher;
 }
 
 // Read once: in a process without a launcher MPI_Init sets variables of its own.
@@ -64,12 +79,13 @@ int process_threads(std::optional<int64_t> wanted) {
   const AvailableCores cores = available_cores();
   const int processes = launched_processes_here();
   if (processes == 1) return cores.threads();
-  return threads_beside(cores, processes, static_cast<int>(std::thread::hardware_concurrency()));
+  return threads_beside(cores, processes, cores_to_share(cores));
 }
 
 int threads_beside(const AvailableCores& cores, int processes, int cores_of_node) {
-  const bool bound = cores.affinity < cores_of_node;
-  const int own = bound ? cores.affinity : cores.affinity / processes;
+  // Those on each core: bound to parts of the node, or to nothing.
+  const int sharing = (processes * cores.affinity + cores_of_node - 1) / cores_of_node;
+  const int own = cores.affinity / std::max(1, sharing);
   return std::max(1, cores.quota ? std::min(own, static_cast<int>(*cores.quota) / processes) : own);
 }
 

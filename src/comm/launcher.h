@@ -28,7 +28,7 @@ int launched_processes_here();  // of these, those of this host
 // to cores of their own share them.
 int process_threads(std::optional<int64_t> wanted);
 // Threads of each of `processes` processes of a node, which share its quota, and its cores unless they are bound to
-// parts of them.
+// parts of them, each to as many. `cores_of_node`: that the launcher may use.
 int threads_beside(const AvailableCores& cores, int processes, int cores_of_node);
 
 }  // namespace zoetrope::comm

@@ -53,6 +53,8 @@ TEST(Launcher, ProcessesOfANodeShareItsQuotaAndCoresThatTheyAreNotBoundTo) {
   EXPECT_EQ(threads_beside({4, 6.0}, 2, kNode), 3);
   EXPECT_EQ(threads_beside({1, 6.0}, 2, kNode), 1);
   EXPECT_EQ(threads_beside({8, 0.5}, 2, kNode), 1);
+  EXPECT_EQ(threads_beside({4, std::nullopt}, 4, kNode), 2);  // two on each half
+  EXPECT_EQ(threads_beside({1, std::nullopt}, 12, kNode), 1);
 }
 
 }  // namespace
