@@ -7,13 +7,11 @@ is the machine's business; here windows are short, and figures are looked at for
 """
 import pathlib
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from harness import MPI_ENV, Skip, refused, run, run_script  # noqa: E402
+from harness import MPI_ENV, Skip, refused, run, run_on_hosts, run_script  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -41,15 +39,7 @@ def calibrate_ranks(cwd, ranks, *arguments):
 
 
 def calibrate_hosts(cwd, hosts, *arguments):
-    """A rank for each entry, which sees its entry as the name of its host."""
-    if subprocess.run(["unshare", "--uts", "hostname", "probe"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
-        raise Skip("host names of one's own need CAP_SYS_ADMIN")
-    if not shutil.which("mpirun"):
-        raise Skip("mpirun is not installed")
-    names = " ".join(hosts)
-    script = f'set -- {names}; shift $OMPI_COMM_WORLD_RANK; hostname $1; exec {shlex.join([PROGRAM, "calibrate", *arguments])}'
-    return run(["mpirun", "-n", str(len(hosts)), "unshare", "--uts", "sh", "-c", script], cwd,
-               env={**MPI_ENV, **environment(cwd)})
+    return run_on_hosts(hosts, [PROGRAM, "calibrate", *arguments], cwd, {**MPI_ENV, **environment(cwd)})
 
 
 def figures(text):

@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
 from harness import (MANY_STEPS, MPI_ENV, PATIENCE, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
-                     run_script, until)  # noqa: E402
+                     run_on_hosts, run_script, until)  # noqa: E402
 
 TESTS = {}
 
@@ -41,6 +41,14 @@ def mpi_bad_input_is_said_once(cwd):
 def mpi_ranks_that_disagree_are_refused(cwd):
     result = run(mpirun((1, ["output=a.gif"]), (1, ["output=a.gif", "seed=9"])), cwd, env=MPI_ENV)
     refused(cwd, result, "disagree", "rank 1", "seed=9")
+
+
+@test
+def mpi_error_of_another_host_names_it(cwd):
+    models = {"left": [f"model={harness.MODEL}"], "right": ["model=nowhere"]}
+    result = run_on_hosts(["left", "right"], [harness.PROGRAM, "generate", *harness.SMALL, "output=a.gif", "threads=1"],
+                          cwd, MPI_ENV, models)
+    refused(cwd, result, "nowhere", "(rank 1 on right)")
 
 
 @test

@@ -1,10 +1,12 @@
 // A body on this process' rank, and the end of the run that all ranks share. See ending.h for how they agree.
 #include <cstdlib>
 #include <exception>
+#include <new>
 
 #include "zoetrope/mpi.h"
 
 #include "base/error.h"
+#include "base/print.h"
 #include "comm/mpi/runtime.h"
 
 namespace zoetrope::comm {
@@ -16,8 +18,10 @@ int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& o
   runtime.begin_run(options.timeout_seconds);
   try {
     body(*world);
+  } catch (const std::bad_alloc&) {
+    failure = "out of memory";
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = printable(error.what());  // in one line: more are a table of waits
     if (failure.empty()) failure = "an exception without a message";
   } catch (...) {
     failure = "an exception that is not a std::exception";

@@ -92,6 +92,11 @@ std::optional<int> Watch::ended_process(bool now) {
   return std::nullopt;
 }
 
+std::string Watch::other_host(int rank) const {
+  const std::string host = homes_[static_cast<size_t>(rank)].host;
+  return host == homes_[static_cast<size_t>(rank_)].host ? "" : host;
+}
+
 std::vector<RankState> Watch::states(const Activity& own, double timeout_seconds) const {
   const Clock::time_point now = Clock::now();
   std::vector<RankState> all;

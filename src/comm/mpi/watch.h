@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/stall.h"
@@ -37,6 +38,9 @@ class Watch {
   bool is_silent(int rank, double timeout_seconds) const;
   // A rank whose process has ended, as far as this host can tell. Looks a few times a second at most, or now.
   std::optional<int> ended_process(bool now);
+
+  // The name of its host; empty where it has the name of this one.
+  std::string other_host(int rank) const;
 
   std::vector<RankState> states(const Activity& own, double timeout_seconds) const;
 
