@@ -1,5 +1,5 @@
 // Attention over a transport of the program's own: four ranks are threads that this program starts, and their messages
-// are in mailboxes of this file. A program with sockets or a task system of its own implements the same nine functions.
+// are in mailboxes of this file. A program with sockets or a task system of its own implements the same functions.
 // Every rank's rows of o and of the log-sum-exp must be those of one rank alone.
 #include <zoetrope/attention.h>
 #include <zoetrope/error.h>

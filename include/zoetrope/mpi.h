@@ -29,7 +29,8 @@ ZOETROPE_API void
 finish_mpi();  // collective; after the last use of MPI in this process; does nothing where MPI was not used
 
 // Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on
-// standard error and a non-zero exit code, which is returned (0 when all went well).
+// standard error and a non-zero exit code, which is returned (0 when all went well). Ends MPI as finish_mpi() does: a
+// process calls it once.
 ZOETROPE_API int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 }  // namespace zoetrope::comm

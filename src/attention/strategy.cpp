@@ -196,7 +196,8 @@ StrategyOptions on_one_rank(const StrategyOptions& options) {
 }
 
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
-  ZT_CHECK(context_degree >= 1 && heads >= 1);
+  ZT_CHECK(context_degree >= 1);
+  if (heads < 1) fail("attention: {} heads; there must be at least one", heads);
   check_name(find_name(options.attention), options, context_degree, heads);
   return checked_strategy(requested_strategy(options), context_degree, heads);
 }

@@ -82,6 +82,7 @@ TEST(Keys, IllegalShardsListTheLegalOnes) {
   EXPECT_THAT(refusal(named("auto", 3)), HasSubstr("does not divide the context degree 4; legal values: 1, 2, 4"));
   EXPECT_THAT(refusal(named("auto", -2)), HasSubstr("must be at least 1; legal values: 1, 2, 4"));
   EXPECT_THAT(refusal(named("auto", 16), 16), HasSubstr("more than the 12 heads"));
+  EXPECT_THAT(refusal({}, 1, 0), HasSubstr("0 heads"));
   EXPECT_THAT(refusal(named("auto", 16), 16), HasSubstr("legal values: 1, 2, 4, 8"));
   EXPECT_THAT(refusal(named("ulysses"), 16), HasSubstr("ulysses_shards=16 is more than the 12 heads"));
 }

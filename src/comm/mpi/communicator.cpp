@@ -203,7 +203,7 @@ int agreed_tag(Runtime& runtime, MPI_Comm comm) {
 // Refuses what would wait for a progress thread that has ended.
 void check_not_finished(const char* caller) {
   if (Runtime::started() && Runtime::instance().finishing())
-    fail("{}: finish_mpi() was called, which comes after the last use of MPI in this process", caller);
+    fail("{}: run_mpi() or finish_mpi() has ended MPI in this process", caller);
 }
 
 }  // namespace

@@ -147,9 +147,9 @@ int main(int argc, char** argv) {
   finish_mpi();
   expect(made.alive() == 0, std::to_string(made.alive()) + " communicators are left to the program");
   finish_mpi();
-  expect_refusal(&world, "finish_mpi() was called");
-  expect_refusal_of([] { mpi_world(); }, "finish_mpi() was called");
-  expect_refusal_of([] { start_mpi(); }, "finish_mpi() was called");
+  expect_refusal(&world, "finish_mpi() has ended MPI");
+  expect_refusal_of([] { mpi_world(); }, "finish_mpi() has ended MPI");
+  expect_refusal_of([] { start_mpi(); }, "finish_mpi() has ended MPI");
   MPI_Finalize();
   return g_failures;
 }
