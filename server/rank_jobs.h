@@ -63,8 +63,6 @@ class RankJobs {
   std::mutex sending_;  // of rank 0, held while it waits for the others
   const std::unique_ptr<comm::Communicator> orders_;
   const std::unique_ptr<comm::Communicator> states_;  // for the threads that watch
-  // Of the jobs; another one after a job that failed.
-  std::unique_ptr<comm::Communicator> ranks_;
 
   mutable std::mutex mutex_;  // never held in a wait for other ranks
   std::condition_variable changed_;

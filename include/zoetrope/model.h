@@ -101,7 +101,7 @@ struct ModelOptions {
   std::optional<int64_t> threads;      // compute threads of the process; unset: all cores
   std::optional<double> memory_limit;  // GB that this process may use; unset: what the machine has available
   // Seconds that any wait for another rank may last. Unset: from the predicted time of a step, and for as long as that
-  // rank goes on.
+  // rank goes on. A communicator of the caller's keeps its own.
   std::optional<double> comm_timeout;
   bool check_finite = true;  // end with an Error that names the first value, step and rank that is NaN or infinite
 

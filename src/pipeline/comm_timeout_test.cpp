@@ -2,7 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "zoetrope/model.h"
+
+#include "comm/testing.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/run.h"
+#include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -32,6 +39,59 @@ TEST(CommTimeout, FollowsWhatIsPredictedBetweenTwoExchanges) {
   EXPECT_EQ(step_timeout(step, layout), 80);
   step.layer_seconds = 0.01;
   EXPECT_EQ(step_timeout(step, layout), 60);
+}
+
+// Counts the timeouts that are set, here and on what is split from it.
+class CountedTimeouts final : public comm::WrappedCommunicator {
+ public:
+  CountedTimeouts(comm::Communicator& inner, std::atomic<int>& count) : WrappedCommunicator(inner), count_(count) {}
+  CountedTimeouts(std::unique_ptr<comm::Communicator> inner, std::atomic<int>& count)
+      : WrappedCommunicator(std::move(inner)), count_(count) {}
+
+  void set_timeout(double seconds) override {
+    ++count_;
+    WrappedCommunicator::set_timeout(seconds);
+  }
+  std::unique_ptr<comm::Communicator> split(int color, int key) override {
+    return std::make_unique<CountedTimeouts>(inner().split(color, key), count_);
+  }
+
+ private:
+  std::atomic<int>& count_;
+};
+
+GenerateOptions small() {
+  GenerateOptions options;
+  options.hardware = "cpu";  // says what a step takes
+  options.threads = 2;
+  options.prompt = "a red cat";
+  options.height = 32;
+  options.width = 48;
+  options.num_frames = 5;
+  options.num_inference_steps = 2;
+  options.model = recorded_model("wan21_t2v").string();
+  return options;
+}
+
+TEST(CommTimeout, IsSetByARun) {
+  std::atomic<int> count = 0;
+  OpenModel model(small());
+  pipeline::Run run(model, {small()});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    CountedTimeouts counted(world, count);
+    run.run(counted, {}, {});
+  });
+  EXPECT_GT(count, 0);
+}
+
+TEST(CommTimeout, IsThatOfTheCallersCommunicator) {
+  std::atomic<int> count = 0;
+  Model model = Model::open(recorded_model("wan21_t2v"), small());
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    CountedTimeouts counted(world, count);
+    model.generate(counted, small());
+  });
+  EXPECT_EQ(count, 0);
 }
 
 }  // namespace

@@ -72,12 +72,37 @@ struct Model::Impl {
   // The run of one call, shared by its ranks in this process and made by the first of them. `call`: rank 0's place in
   // the job, and a number that it drew.
   using Call = std::pair<int, int64_t>;
-  std::shared_ptr<pipeline::Run> shared_run(const Call& call, const std::vector<pipeline::GenerateOptions>& videos) {
+  std::shared_ptr<pipeline::Run> shared_run(const Call& call, const std::vector<pipeline::GenerateOptions>& videos,
+                                            bool keeps_timeout) {
     const std::lock_guard lock(mutex);
     std::erase_if(runs, [](const auto& run) { return run.second.expired(); });
     std::shared_ptr<pipeline::Run> run = runs[call].lock();
-    if (!run) runs[call] = run = std::make_shared<pipeline::Run>(model, videos);
+    if (run) return run;
+    runs[call] = run = std::make_shared<pipeline::Run>(model, videos);
+    if (keeps_timeout) run->keep_timeout();
     return run;
+  }
+
+  // The part of one rank.
+  std::vector<Video> generate(comm::Communicator& world, bool keeps_timeout, const std::vector<Request>& requests,
+                              const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
+    // Rank 0 alone knows whether there is a sink, so all plan for frames in memory.
+    const std::vector<pipeline::GenerateOptions> videos = options_of(requests, true);
+    std::string settings;
+    for (pipeline::GenerateOptions copy : videos) settings += pipeline::describe_options(copy).values();
+    pipeline::require_agreement(world, settings);
+    Call call{world.world_rank(0), next_call};
+    if (world.rank() == 0) call.second = next_call++;
+    world.broadcast(0, &call.second, sizeof call.second, "call");
+    std::shared_ptr<pipeline::Run> run;
+    std::string refusal;
+    try {
+      run = shared_run(call, videos, keeps_timeout);
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+    pipeline::fail_together(world, refusal, "call");
+    return run->run(world, sinks, callbacks);
   }
 
   pipeline::OpenModel model;
@@ -133,7 +158,7 @@ std::vector<Video> Model::generate(const std::vector<Request>& requests, const s
   const Turns::Turn turn(impl_->turns, callbacks);
   if (comm::launched_by_mpi()) {
     if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(pipeline::rank_options(impl_->model.options));
-    return generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), requests, sinks, callbacks);
+    return impl_->generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), false, requests, sinks, callbacks);
   }
   return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty())).run_on_threads(sinks, callbacks);
 }
@@ -141,23 +166,7 @@ std::vector<Video> Model::generate(const std::vector<Request>& requests, const s
 std::vector<Video> Model::generate(comm::Communicator& world, const std::vector<Request>& requests,
                                    const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
   check_sinks(requests, sinks);
-  // Rank 0 alone knows whether there is a sink, so all plan for frames in memory.
-  const std::vector<pipeline::GenerateOptions> videos = impl_->options_of(requests, true);
-  std::string settings;
-  for (pipeline::GenerateOptions copy : videos) settings += pipeline::describe_options(copy).values();
-  pipeline::require_agreement(world, settings);
-  Impl::Call call{world.world_rank(0), impl_->next_call};
-  if (world.rank() == 0) call.second = impl_->next_call++;
-  world.broadcast(0, &call.second, sizeof call.second, "call");
-  std::shared_ptr<pipeline::Run> run;
-  std::string refusal;
-  try {
-    run = impl_->shared_run(call, videos);
-  } catch (const Error& error) {
-    refusal = error.what();
-  }
-  pipeline::fail_together(world, refusal, "call");
-  return run->run(world, sinks, callbacks);
+  return impl_->generate(world, true, requests, sinks, callbacks);
 }
 
 std::string Model::describe(const Request& request) const {

@@ -82,6 +82,9 @@ class Run {
   // compare_one_rank. Must outlive run().
   void use_checks(ForwardChecks& checks) { checks_ = &checks; }
 
+  // Waits last as long as `world` of run() says; else the time of a step decides, where comm_timeout is unset.
+  void keep_timeout() { keeps_timeout_ = true; }
+
   enum class Stop { kAfterDenoise, kAfterOutput };
   // Collective over `world`. Rank 0 opens the sinks, one per video; without any it returns the frames.
   std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
@@ -197,6 +200,7 @@ class Run {
   SharedContexts contexts_;
   JournalKeys journal_ = journal_keys(options_);
   ForwardChecks* checks_ = nullptr;
+  bool keeps_timeout_ = false;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 

@@ -215,20 +215,21 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   parallel::ParallelLayout balanced = layout;
   balanced.context.shard_weights = s.shard_weights;
   const bool balances = options_.strategy.shard_weights.automatic && balanced.of_sequence().ranks() > 1;
-  const Denoiser::Setup setup{model_,
-                              plan,
-                              balanced,
-                              strategy,
-                              *s.embeddings,
-                              conditions,
-                              options_.mask_padding_tokens,
-                              weights,
-                              contexts,
-                              options_.check_finite,
-                              options_.comm_timeout || planned == nullptr ? std::nullopt : planned->step_timeout,
-                              balances,
-                              balances && first ? shard_pricing(s.pass, balanced) : std::nullopt,
-                              segment == 0 ? observer : Observer()};
+  const Denoiser::Setup setup{
+      model_,
+      plan,
+      balanced,
+      strategy,
+      *s.embeddings,
+      conditions,
+      options_.mask_padding_tokens,
+      weights,
+      contexts,
+      options_.check_finite,
+      options_.comm_timeout || keeps_timeout_ || planned == nullptr ? std::nullopt : planned->step_timeout,
+      balances,
+      balances && first ? shard_pricing(s.pass, balanced) : std::nullopt,
+      segment == 0 ? observer : Observer()};
   Denoiser denoiser(setup, s.world, stream, s.timing);
   const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
   if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
