@@ -53,8 +53,8 @@ std::optional<std::string> spoiled_weight(const ComponentWeights& weights, DType
 bool FirstSpoiled::spoiled(const TensorView& value) { return first_non_finite(value).has_value(); }
 
 void FirstSpoiled::add(std::string_view name, bool spoiled) {
-  if (spoiled && !found_) found_ = names_.size();
-  names_.emplace_back(name);
+  if (names_.empty() || names_.back() != name) names_.emplace_back(name);
+  if (spoiled && !found_) found_ = names_.size() - 1;
 }
 
 FirstSpoiled::Place FirstSpoiled::place(comm::Communicator& ranks) const {

@@ -34,7 +34,7 @@ class FirstSpoiled {
     int rank;
   };
   // Collective: the earliest value that any rank found, and the lowest rank that did. Ranks must have looked at values
-  // of the same names, and one of them must have found something (a CHECK).
+  // of the same names, each in as many parts as it has, and one of them must have found something (a CHECK).
   Place place(comm::Communicator& ranks) const;
 
  private:

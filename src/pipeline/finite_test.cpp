@@ -46,7 +46,10 @@ TEST(FirstSpoiled, IsTheEarliestValueOfAnyRank) {
       FirstSpoiled first;
       const int at = given.first[static_cast<size_t>(ranks.rank())];
       const char* names[] = {"a", "b", "c"};
-      for (int i = 0; i < 3; ++i) first.look(names[i], of({0, at >= 0 && i >= at ? std::nanf("") : 1.0f}));
+      // In parts, of which ranks have several.
+      for (int i = 0; i < 3; ++i)
+        for (int part = 0; part <= ranks.rank(); ++part)
+          first.look(names[i], of({0, at >= 0 && i >= at ? std::nanf("") : 1.0f}));
       const FirstSpoiled::Place found = first.place(ranks);
       EXPECT_EQ(found.name, given.place.name);
       EXPECT_EQ(found.rank, given.place.rank);

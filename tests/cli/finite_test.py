@@ -115,6 +115,9 @@ def a_shard_with_nan_over_ranks(cwd):
                  ["ranks=2", "flash_min_seq_length=1000000", "data_parallelism=1"]):
         refused(cwd, generate(cwd, "output=clip.gif", "comm_timeout=100", *more, model=model), *SPOILED, weight,
                 left=["model"])
+    # One rank more than there are tokens: the first has none.
+    refused(cwd, generate(cwd, "output=clip.gif", "ranks=9", "attention=ring", "data_parallelism=1", model=model),
+            *(word.replace("rank 0", "rank 1") for word in SPOILED), weight, left=["model"])
 
 
 @test

@@ -30,6 +30,7 @@ void Transformer::State::run_block(const BlockCall& block, const std::string& na
     observe(probe, after_cross, rows(block.x, chunk));
     feed_forward(block, chunk);
   });
+  if (tokens_local == 0) observe(probe, after_cross, block.x);  // every rank shows the same names
   observe(probe, name, block.x);
 }
 

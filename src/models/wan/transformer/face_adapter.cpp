@@ -44,6 +44,7 @@ void Transformer::State::add_pose(const Probe& probe) {
     observe(probe, "pose_patch_embedding", call.out);
     kernels::gated_add(stream, one_sample(embedded), one_sample(call.out), {}, one_sample(embedded));
   });
+  if (before == tokens_local) observe(probe, "pose_patch_embedding", rows(buffers.x, {}));  // as every rank
 }
 
 // Keys and values of every adapter, for the face tokens of all frames.
