@@ -189,6 +189,8 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   EXPECT_EQ(guided.latent_bytes, 2 * plain.latent_bytes);
   EXPECT_DOUBLE_EQ(guided.text_flop, 2 * plain.text_flop);
   EXPECT_EQ((guided.weights_read - plain.weights_read).count(), 4 * int64_t{14'288'491'584});
+  two.transformer_file_bytes = 9'000'000'000;  // as GGUF stores it
+  EXPECT_EQ(work(two, size).weights_read.count(), 2 * int64_t{9'000'000'000} + 4 * int64_t{126'892'531});
   // One prompt of 7 tokens instead of 512.
   size.prompts = 1;
   size.prompt_tokens = {7};

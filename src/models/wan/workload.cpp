@@ -90,6 +90,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
+  // Quantised files hold less than tensors of that dtype.
+  if (configs.transformer_file_bytes > 0) expert.weights.stored = Bytes(configs.transformer_file_bytes);
   // Of its parts, all as large as the last.
   const io::TensorTable part = io::part_of(table, parts.tensor, parts.tensor - 1);
   expert.weights.resident = Bytes(transformer_weight_bytes(part, size.transformer)) * parts.here;
@@ -99,10 +101,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   } else if (size.weight_memory > 0) {
     expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory) * parts.here);
   } else if (size.as_stored) {
-    const Bytes file =
-        configs.transformer_file_bytes > 0 ? Bytes(configs.transformer_file_bytes) : expert.weights.stored;
     const StreamedBytes packed = streamed_bytes(config, size.transformer, packed_from_bytes(configs), parts.tensor);
-    expert.weights.resident = file + Bytes(packed.usual) * parts.here;
+    expert.weights.resident = expert.weights.stored + Bytes(packed.usual) * parts.here;
   } else {
     // Processes with the same part have one copy of it.
     expert.weights.resident = expert.weights.resident / std::max(1, size.sharers / parts.processes);
