@@ -15,11 +15,11 @@ namespace fs = std::filesystem;
 
 // A tensor that only this kind of file has, below any prefix; files of CLIP may have a text encoder too.
 constexpr std::pair<std::string_view, FileKind> kMarks[] = {
+    {"head.modulation", FileKind::kTransformer},
+    {"condition_embedder.time_proj.weight", FileKind::kTransformer},
     {"embeddings.class_embedding", FileKind::kImageEncoder},
     {"visual.cls_embedding", FileKind::kImageEncoder},
     {"visual.class_embedding", FileKind::kImageEncoder},
-    {"head.modulation", FileKind::kTransformer},
-    {"condition_embedder.time_proj.weight", FileKind::kTransformer},
     {"shared.weight", FileKind::kTextEncoder},
     {"encoder.embed_tokens.weight", FileKind::kTextEncoder},
     {"token_embedding.weight", FileKind::kTextEncoder},

@@ -360,13 +360,17 @@ def single_files_make_the_same_video(cwd):
     assert (cwd / "folder.gif").read_bytes() == (cwd / "both.gif").read_bytes()
     # Only the transformer's own tensors are planned for.
     tensors = harness.read_tensors(all_in_one)
-    harness.write_tensors(all_in_one, {**tensors, "text_encoders.x": ("U8", [64 << 20], bytes(64 << 20))})
+    harness.write_tensors(all_in_one, {
+        **tensors, "text_encoders.x": ("U8", [64 << 20], bytes(64 << 20)),
+        "clip_vision.vision_model.embeddings.class_embedding": ("F32", [4], bytes(16))})
     planned = []
     for file in (single, all_in_one):
         result = generate(cwd, f"transformer={file}", "weights_in_memory=as_stored", "output=a.png", model=rest)
         assert result.returncode == 0, result.stderr
         planned.append(float(re.search(r"Memory ([0-9.]+) MB planned", result.stderr)[1]))
     assert abs(planned[1] - planned[0]) < 8, planned  # what a process has anyway differs by a few
+    result = run([PROGRAM, "inspect", all_in_one], cwd)
+    assert "a transformer" in result.stdout, result.stdout
     # A path in a YAML file may be beside that file.
     (cwd / "runs").mkdir()
     single.rename(cwd / "runs" / single.name)
