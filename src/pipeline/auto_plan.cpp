@@ -152,11 +152,9 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   Question question = run_question(q.plan, q.model, memory, q.job.ranks);
   leave_tiles_to_kernels(question);
   std::vector<std::string> notes;
-  if (const int shards = question.request.weight_shards.value_or(1); shards > 1 && !q.job.processes) {
-    notes.push_back(
-        fmt::format("fsdp_parallelism={}: the ranks of one process have one copy of the weights, whatever it says",
-                    *o.fsdp_parallelism));
-    question.request.weight_shards = by_rule.weight_shards = 1;
+  if (!q.job.processes) {
+    if (std::string note = keep_one_copy(question, o); !note.empty()) notes.push_back(std::move(note));
+    by_rule.weight_shards = 1;
   }
   const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat, q.available});
   AutoPlan plan;

@@ -314,6 +314,14 @@ std::string no_exchange_note(const GenerateOptions& o, const ParallelLayout& lay
                      fmt::join(keys, " and "));
 }
 
+std::string keep_one_copy(planner::Question& question, const GenerateOptions& options) {
+  const bool spread = question.request.weight_shards.value_or(1) > 1;
+  question.request.weight_shards = 1;
+  if (!spread) return "";
+  return fmt::format("fsdp_parallelism={}: the ranks of one process have one copy of the weights, whatever it says",
+                     *options.fsdp_parallelism);
+}
+
 void leave_tiles_to_kernels(planner::Question& question) {
   if (!question.block_q) question.block_q = 0;
 }

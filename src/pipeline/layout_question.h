@@ -33,6 +33,10 @@ planner::Work attention_work(const attention::Problem& problem);
 // Which keys of exchanges between ranks say nothing in this layout, where ranks have whole sequences; else empty.
 std::string no_exchange_note(const GenerateOptions& options, const parallel::ParallelLayout& layout);
 
+// Ranks of one process have one copy of the weights: asks for that. Returns what it says of `fsdp_parallelism`; else
+// empty.
+std::string keep_one_copy(planner::Question& question, const GenerateOptions& options);
+
 // For a run on this CPU: tiles are tuned here, whatever a profile says of others.
 void leave_tiles_to_kernels(planner::Question& question);
 

@@ -86,8 +86,8 @@ class Subject {
  public:
   explicit Subject(const PlanOptions& options) : options_(options), run_(options.run) {}
 
-  // As this program would run it: on CPUs weights that do not fit are streamed or shared.
-  pipeline::WeightsToFit question(const Machine& machine, int ranks) const {
+  // As this program would run it: on CPUs weights that do not fit are streamed or shared. `note`: what is said of keys.
+  pipeline::WeightsToFit question(const Machine& machine, int ranks, std::string& note) const {
     pipeline::MemoryQuestion memory = run_.memory;
     memory.options.threads = machine.threads;
     const int of_host = std::min(ranks, std::max(1, machine.hardware.devices_per_host));
@@ -97,7 +97,7 @@ class Subject {
     if (!machine.accelerators) memory.sharers = std::max(1, of_host / memory.ranks_here);
     planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks, options_.objective);
     q.hardware = machine.hardware;
-    if (memory.ranks_here > 1) q.request.weight_shards = 1;  // threads have one copy
+    if (memory.ranks_here > 1) note = pipeline::keep_one_copy(q, run_.options);
     q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     q.work.name = name();
@@ -228,7 +228,8 @@ PlanReport plan_answer(const PlanOptions& options) {
   for (const int ranks : options.ranks) {
     const Machine machine = with_origins(*options.keys, [&] { return machine_of(options, ranks); });
     try {
-      const pipeline::WeightsToFit fitted = subject.question(machine, ranks);
+      std::string copies;
+      const pipeline::WeightsToFit fitted = subject.question(machine, ranks, copies);
       PlanPart part = part_of(fitted, options.run);
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
@@ -236,7 +237,7 @@ PlanReport plan_answer(const PlanOptions& options) {
       const std::string tiles =
           machine.accelerators ? "" : attention::tile_note(options.run.strategy.flash_block_sizes);
       for (const std::string& note :
-           {exchange_note(part, options.run), fitted.note, batch_note(options.run, ranks), tiles})
+           {exchange_note(part, options.run), copies, fitted.note, batch_note(options.run, ranks), tiles})
         if (!note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), note));
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks

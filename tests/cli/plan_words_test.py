@@ -47,6 +47,13 @@ def a_file_that_is_named_counts_as_it_is_stored(cwd):
     assert any("transformer=none.gguf: is not here" in note for note in answer(cwd, MODEL, *size, "transformer=none.gguf")["notes"])
 
 
+@test
+def spread_weights_of_threads_are_noted(cwd):
+    notes = answer(cwd, MODEL, "hardware=cpu", "ranks=1,2", "fsdp_parallelism=-1", "height=32", "width=32", "num_frames=1")["notes"]
+    assert [note for note in notes if "one copy of the weights" in note] == [
+        "2 ranks: fsdp_parallelism=-1: the ranks of one process have one copy of the weights, whatever it says"], notes
+
+
 # ---- several runs, prices ----
 
 @test
