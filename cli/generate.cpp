@@ -144,7 +144,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(arguments, settings.run, set);
-  pipeline::read_prompt_files(settings.run);
+  pipeline::read_text_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   Callbacks callbacks = make_callbacks(speaks);

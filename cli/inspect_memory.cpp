@@ -88,7 +88,7 @@ MemoryLines memory_lines(const std::string& model, const fs::path& configs, cons
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(pipeline::model_or_config(model), words, set);
-  pipeline::read_prompt_files(options);
+  pipeline::read_text_files(options);
   options.model = options.weights == WeightSource::kRandom ? configs.string() : model;
   return with_origins(set, [&] { return memory_lines(options, world); });
 }

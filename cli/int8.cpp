@@ -180,7 +180,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(take_own_words(arguments, own), settings.run, set);
   refuse_other_keys(set);
-  pipeline::read_prompt_files(settings.run);
+  pipeline::read_text_files(settings.run);
   const pipeline::Int8Calibration file(settings.run.int8_calibration.empty()
                                            ? pipeline::Int8Calibration::default_file()
                                            : std::filesystem::path(settings.run.int8_calibration));

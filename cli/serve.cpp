@@ -72,7 +72,7 @@ server::ServedModel served_model(const std::string& word, const std::vector<std:
   }
   const pipeline::GenerateOptions unset;
   options.prompt = options.prompts = options.dump = options.trace = "";
-  pipeline::read_prompt_files(options);
+  pipeline::read_text_files(options);
   options.num_videos = options.batch_size = 1;
   options.output = unset.output;
   options.cache_compare = options.compare_one_rank = false;

@@ -129,7 +129,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
   parse_generate_words(take_own_words(arguments, own), settings.run, set);
-  pipeline::read_prompt_files(settings.run);
+  pipeline::read_text_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   std::optional<pipeline::Certificate> certificate;

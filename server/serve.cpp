@@ -15,7 +15,6 @@
 #include "base/print.h"
 #include "base/words.h"
 #include "pipeline/hosts.h"
-#include "pipeline/step_cache_options.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/job_queue.h"
@@ -107,7 +106,6 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
     ranks.emplace(*world, timeout_seconds);
     if (world->rank() > 0) return Models(std::move(served), &*ranks, processes_here).follow();
   }
-  for (ServedModel& model : served) pipeline::replace_cache_files(model.options);
   const std::string token = token_of(options);
   const auto log = [&](const std::string& line) {
     if (options.log != "none") print_error("{} {}\n", utc_now_text(), printable(line));

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/utf8.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 
@@ -80,6 +81,12 @@ void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set)
     if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
   };
   for_each_input(options, beside);
+  for (const auto& [key, numbers] : std::initializer_list<std::pair<const char*, std::string*>>{
+           {"cache_ratios", &options.cache_ratios}, {"cache_coefficients", &options.cache_coefficients}}) {
+    fs::path named = *numbers;
+    beside(key, named);
+    *numbers = named.string();
+  }
   for (const auto& [key, prompt] : std::initializer_list<std::pair<const char*, std::string*>>{
            {"prompt", &options.prompt}, {"negative_prompt", &options.negative_prompt}}) {
     if (!names_file(*prompt)) continue;
@@ -89,7 +96,7 @@ void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set)
   }
 }
 
-void read_prompt_files(GenerateOptions& options) {
+void read_text_files(GenerateOptions& options) {
   constexpr size_t kMostBytes = 1 << 20;  // far more than the tokens that a model sees
   for (const auto& [key, prompt] : std::initializer_list<std::pair<const char*, std::string*>>{
            {"prompt", &options.prompt}, {"negative_prompt", &options.negative_prompt}}) {
@@ -105,6 +112,7 @@ void read_prompt_files(GenerateOptions& options) {
       prompt->erase(0, 1);
     }
   }
+  replace_cache_files(options);
 }
 
 std::string ignored_note(const OptionSet& set) {

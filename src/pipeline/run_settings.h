@@ -31,8 +31,8 @@ void for_each_input(GenerateOptions& options,
 void load_config(const std::filesystem::path& file, GenerateOptions& options, OptionSet& set);
 
 // Puts what the files of prompt=@FILE and negative_prompt=@FILE hold (UTF-8, without line feeds at the end) in their
-// place; @@ stands for a prompt that begins with @.
-void read_prompt_files(GenerateOptions& options);
+// place, and the numbers in those of cache_ratios and cache_coefficients; @@ stands for a prompt that begins with @.
+void read_text_files(GenerateOptions& options);
 
 // The keys of another program that were set and change nothing here, in one line; empty where there were none.
 std::string ignored_note(const OptionSet& set);

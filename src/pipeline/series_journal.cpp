@@ -182,7 +182,7 @@ void SeriesJournal::check_same_series() const {
   GenerateOptions kept;
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
-  read_prompt_files(kept);
+  read_text_files(kept);
   // Older journals lack them.
   std::map<std::string, std::string> kept_files = root.has(kModel) ? texts(root.object(kModel)) : hashes_;
   std::map<std::string, std::string> files = hashes_;

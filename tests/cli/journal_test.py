@@ -98,6 +98,22 @@ def other_settings_are_refused_by_name(cwd):
 
 
 @test
+def numbers_of_a_file_are_settings(cwd):
+    """What cache_ratios=FILE held when the run began is what it goes on with."""
+    file = pathlib.Path(cwd) / "ratios.txt"
+    file.write_text("1, 1, 0.5, 0.25")
+    cached = ["cache=mag", "cache_ratios=ratios.txt", "cache_threshold=0.2", *LONG]
+    assert generate(cwd, "output=whole.gif", *cached).returncode == 0
+    killed(cwd, "output=clip.gif", *cached)
+    file.write_text("0.5, 0.5, 1, 1")
+    refused(cwd, resume(cwd, "cache_ratios=ratios.txt"), "cache_ratios is 1,1,0.5,0.25 there and 0.5,0.5,1,1 here",
+            left=files_in(cwd))
+    result = resume(cwd)
+    assert result.returncode == 0, result.stderr
+    assert (pathlib.Path(cwd) / "clip.gif").read_bytes() == (pathlib.Path(cwd) / "whole.gif").read_bytes()
+
+
+@test
 def a_second_run_needs_a_folder_of_its_own(cwd):
     killed(cwd, "output=clip.gif", *LONG)
     before = files_in(cwd)
