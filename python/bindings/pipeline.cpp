@@ -311,18 +311,19 @@ class Pipeline {
     return results;
   }
 
-  // Of one video, [1, C, T, h, w]. Reads configs, and the picture that max_area follows.
-  std::vector<int64_t> latent_shape(const Keys& keys) const {
+  // Of one video, [1, C, T, h, w] for each segment. Reads configs, and the files that its size follows.
+  std::vector<std::vector<int64_t>> noise_shapes(const Keys& keys) const {
     open_model();
     GenerateOptions options = options_of(keys);
     options.guidance_scale = options_.guidance_scale;  // as opened: it changes no shape
     options.guidance_scale_2 = options_.guidance_scale_2;
     if (!options.model.empty()) options.model = pipeline::model_or_config(options.model).string();
     const nb::gil_scoped_release others_run;
-    const Shape shape = pipeline::PlannedRun(options).plan.latents();
+    const pipeline::RunPlan plan = pipeline::PlannedRun(options).plan;
+    const Shape shape = plan.latents();
     std::vector<int64_t> extents;
     for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
-    return extents;
+    return std::vector(static_cast<size_t>(plan.segments.count), extents);
   }
 
   std::string describe(const Keys& keys) const {
@@ -379,12 +380,14 @@ void write_png(const std::string& path, const nb::object& pixels) {
   file->finish();
 }
 
-void write_latents(const std::string& path, const nb::object& latents) {
-  const auto array = read_array("latents", latents);
-  const TensorView view = view_of("latents", array);
-  if (view.dtype() != DType::kF32) fail("latents: {}, but must be F32", dtype_name(view.dtype()));
+void write_latents(const std::string& path, const std::vector<nb::object>& latents) {
+  std::vector<decltype(read_array("", nb::object()))> arrays;
   io::SafetensorsWriter writer;
-  writer.add("latents.init", view);
+  for (size_t segment = 0; segment < latents.size(); ++segment) {
+    const TensorView view = view_of("latents", arrays.emplace_back(read_array("latents", latents[segment])));
+    if (view.dtype() != DType::kF32) fail("latents: {}, but must be F32", dtype_name(view.dtype()));
+    writer.add(segment == 0 ? "latents.init" : fmt::format("latents.init.{}", segment), view);
+  }
   writer.write(path);
 }
 
@@ -398,14 +401,15 @@ void bind_pipeline(nb::module_& module) {
            nb::arg("step").none(), nb::arg("latents").none(),
            "Makes the videos of these keys together; a dict for each. The hooks are None or functions: note(line), "
            "step(done, total, seconds), latents(step, timestep, latents), whose result takes the latents' place.")
-      .def("latent_shape", &Pipeline::latent_shape, nb::arg("keys"), "[1, C, T, h, w] of the video of these keys.")
+      .def("noise_shapes", &Pipeline::noise_shapes, nb::arg("keys"),
+           "[1, C, T, h, w] for each segment of the video of these keys.")
       .def("describe", &Pipeline::describe, nb::arg("keys"), "What the run would be, a line per fact.")
       .def("release_weights", &Pipeline::release_weights, "Frees the weights that keep_weights kept.")
       .def("close", &Pipeline::close, "Frees the model. Later calls throw Error.");
   module.def("end_runs", &Runs::end, "Before the interpreter ends: ends the runs of daemon threads.");
   module.def("write_png", write_png, nb::arg("path"), nb::arg("pixels"), "Pixels, uint8 [height, width, 3].");
   module.def("write_latents", write_latents, nb::arg("path"), nb::arg("latents"),
-             "A file that the key latents takes, from float32 [1, C, T, h, w].");
+             "A file that the key latents takes, from float32 [1, C, T, h, w] for each segment.");
 }
 
 }  // namespace zoetrope::python

@@ -68,7 +68,7 @@ def picture_file(key: str, picture: Any, folder: Path) -> str:
     return str(file)
 
 
-def latents_file(latents: numpy.ndarray, number: int, folder: Path) -> str:
+def latents_file(latents: list[numpy.ndarray], number: int, folder: Path) -> str:
     file = folder / f"latents_{number}.safetensors"
     _core.write_latents(str(file), latents)
     return str(file)

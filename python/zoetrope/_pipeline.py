@@ -199,11 +199,11 @@ class WanPipeline:
                               "each")
         each = list(generator) if several else [generator]
         if latents is not None or (generator is not None and all(is_generator(one) for one in each)):
-            shape = self._model.latent_shape(videos[0])
-            noise = (drawn_noise(each if several else generator, shape, len(videos)) if latents is None
-                     else checked_latents(latents, shape, len(videos)))
+            shapes = self._model.noise_shapes(videos[0])  # of each segment
+            noise = ([drawn_noise(each if several else generator, shape, len(videos)) for shape in shapes]
+                     if latents is None else [checked_latents(latents, shapes[0], len(videos))])
             for number, video in enumerate(videos):
-                video.append(("latents", latents_file(noise[number:number + 1], number, folder)))
+                video.append(("latents", latents_file([part[number:number + 1] for part in noise], number, folder)))
             return False
         for one in each:
             if one is not None and (isinstance(one, bool) or not hasattr(one, "__index__")):

@@ -29,17 +29,17 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Initial noise of a video, [1, C, T, h, w]: drawn as PyTorch does, or read from the user's file, which is for the
-// first segment: the second then gets the first draw, as in the reference.
+// Initial noise of a video, [1, C, T, h, w]: drawn as PyTorch does, or read from the user's file. One that has the
+// first segment's alone leaves the first draw to the second, as in the reference.
 void fill_noise(const GenerateOptions& options, sampling::TorchGenerator& generator, int64_t segment,
                 const TensorView& noise) {
   const Shape& shape = noise.shape();
-  if (options.latents.empty() || segment > 0) {
+  const auto file = options.latents.empty() ? nullptr : io::TensorFile::open(options.latents);
+  std::string name = segment == 0 ? "latents.init" : fmt::format("latents.init.{}", segment);
+  if (!file || (segment > 0 && !file->contains(name))) {
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return;
   }
-  const auto file = io::TensorFile::open(options.latents);
-  std::string name = "latents.init";
   if (!file->contains(name)) name = "segment.0.latents.init";  // of Animate's dumps
   if (!file->contains(name)) {
     if (file->tensors().size() != 1) {

@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, Skip, read_tensors, refused, run, run_script  # noqa: E402
+from harness import MPI_ENV, Skip, read_tensors, refused, run, run_script, write_tensors  # noqa: E402
 
 TESTS = {}
 MODEL = None
@@ -148,6 +148,19 @@ def noise_of_a_dump_serves_the_first_segment(cwd):
     assert given["segment.0.decoded"] == drawn["segment.0.decoded"]
     # As in the reference, what is given is not drawn, so the second segment has the first draw.
     assert given["segment.1.latents.init"] == drawn["segment.0.latents.init"]
+
+
+@test
+def noise_may_be_given_for_each_segment(cwd):
+    drawn, _ = tensors_of(cwd, words(cwd))
+    write_tensors(pathlib.Path(cwd) / "noise.safetensors", {
+        f"latents.init.{segment}" if segment else "latents.init": drawn[f"segment.{segment}.latents.init"]
+        for segment in range(3)})
+    given, _ = tensors_of(cwd, words(cwd, latents="noise.safetensors", seed=99))
+    for segment in range(3):
+        name = f"segment.{segment}.latents.init"
+        assert given[name] == drawn[name], name
+    assert given["frames"] == drawn["frames"]
 
 
 @test

@@ -1,10 +1,12 @@
 """WanPipeline on the small model, against the program with the same keys."""
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import numpy
 import pytest
@@ -47,9 +49,37 @@ def test_given_noise(pipe, dump, tmp_path):
     out = pipe(prompt=PROMPT, latents=dump["latents.init"], **SMALL)
     assert (out.frames[0] == dump["frames"]).all() and out.seeds == [None]
     file = tmp_path / "noise.safetensors"
-    _core.write_latents(str(file), dump["latents.init"])
+    _core.write_latents(str(file), [dump["latents.init"]])
     out = zoetrope.WanPipeline.from_pretrained(TINY, latents=file, **MODEL)(PROMPT, **SMALL)
     assert (out.frames[0] == dump["frames"]).all() and out.seeds == [None]
+
+
+def test_a_generator_draws_the_noise_of_every_segment(monkeypatch, tmp_path):
+    """As in diffusers; here of PyTorch only what is called."""
+    class Generator:
+        device = types.SimpleNamespace(type="cpu")
+
+        def __init__(self, *seeds):
+            self.draws = [numpy.random.default_rng(seed) for seed in seeds]
+
+    def randn(shape, generator, dtype):
+        drawn = generator.draws.pop(0).standard_normal(shape, numpy.float32)
+        return types.SimpleNamespace(numpy=lambda: drawn)
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(
+        Generator=Generator, Tensor=type("Tensor", (), {}), randn=randn, float32=None, from_numpy=lambda array: array))
+    model = PIPELINES / "wan22_animate"
+    for name in ("pose", "face"):
+        (tmp_path / name).mkdir()
+        for file in (model / "inputs").glob(f"animate_{name}_video_*.png"):
+            shutil.copy(file, tmp_path / name)
+    keys = {"height": 32, "width": 32, "num_inference_steps": 1, "segment_frame_length": 5,
+            "image": model / "inputs" / "image.png", "pose_video": tmp_path / "pose", "face_video": tmp_path / "face"}
+    with zoetrope.WanPipeline.from_pretrained(model, **MODEL) as animate:
+        one, same, other = (animate(PROMPT, generator=Generator(1, 2, last), **keys).frames[0] for last in (3, 3, 4))
+    assert (one == same).all()
+    changed = (one != other).any(axis=(1, 2, 3))
+    assert changed[-1] and not changed[0]
 
 
 def test_ranks_and_strategies(dump):
