@@ -13,6 +13,7 @@
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/planned_run.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -58,6 +59,16 @@ TEST_F(KnownModels, ModelsAreKnownByTheirShapes) {
               ElementsAre("wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_flf2v_14b_720p", "e.safetensors")), ElementsAre("wan2.1_flf2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_t2v_14b", "f.safetensors")), ElementsAre("wan2.1_t2v_14b", "wan2.2_t2v_a14b"));
+}
+
+TEST_F(KnownModels, AFileAloneIsPlannedAsItsModel) {
+  GenerateOptions options;
+  options.transformer = transformer("wan2.1_t2v_1.3b", "a.safetensors").string();
+  options.height = options.width = 64;
+  options.num_frames = 1;
+  const PlannedRun run(options);
+  EXPECT_EQ(run.model.experts[0].config.num_layers, 30);
+  EXPECT_GT(run.memory.configs.transformer_file_bytes, 2 * int64_t{1'400'000'000});
 }
 
 TEST_F(KnownModels, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {

@@ -7,6 +7,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
+#include "pipeline/known_models.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/step_cache_options.h"
 #include "pipeline/videos.h"
@@ -45,9 +46,11 @@ GenerateOptions with_files(const GenerateOptions& given) {
   try {
     options = with_found_files(given);
   } catch (const Error&) {
-    if (!is_there(model_or_config(given.model) / "model_index.json")) throw;
+    if (given.model.empty() || !is_there(model_or_config(given.model) / "model_index.json")) throw;
   }
-  options.model = model_or_config(options.model).string();
+  const bool files_alone = options.model.empty() && !options.transformer.empty();
+  const std::string known = files_alone ? model_of(options.transformer, options.transformer_2) : "";
+  options.model = (files_alone ? config_folder() / known : model_or_config(options.model)).string();
   return options;
 }
 
