@@ -38,7 +38,11 @@ std::vector<Input> inputs_of(const GenerateOptions& o, const ModelFolder& model)
       {"pose_video", animation.taken, animation.needed, !o.pose_video.empty(), "the drawn skeletons"},
       {"face_video", animation.taken, animation.needed, !o.face_video.empty(), "the crops of the face"},
       {"background_video", replaces, replaces, !o.background_video.empty(), "the video that the character is put into"},
-      {"mode", animation.taken, false, o.mode != unset.mode, "what becomes of the driving video"}};
+      {"mode", animation.taken, false, o.mode != unset.mode, "what becomes of the driving video"},
+      {"segment_frame_length", animation.taken, false, o.segment_frame_length != unset.segment_frame_length,
+       "frames that are made together"},
+      {"prev_segment_conditioning_frames", animation.taken, false,
+       o.prev_segment_conditioning_frames != unset.prev_segment_conditioning_frames, "frames that segments share"}};
 }
 
 // "a prompt, image and, where wanted, last_image"

@@ -39,6 +39,16 @@ TEST(GivenInputs, InputsOfOtherModelsAreRefusedWithThoseTaken) {
             "image: this model (image to video) needs the picture that the video begins with, as image=FILE");
 }
 
+TEST(GivenInputs, SegmentsAreAnimates) {
+  GenerateOptions options;
+  options.segment_frame_length = 41;
+  EXPECT_EQ(refusal("wan21_t2v", options),
+            "segment_frame_length: this model (text to video) takes a prompt alone; leave it out");
+  options = {};
+  options.prev_segment_conditioning_frames = 5;
+  EXPECT_THAT(refusal("wan21_t2v", options), HasSubstr("prev_segment_conditioning_frames: this model"));
+}
+
 TEST(GivenInputs, InputsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(refusal("wan21_vace", {}), kNone) << "a prompt is enough";
   GenerateOptions options;

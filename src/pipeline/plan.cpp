@@ -101,6 +101,10 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
                                      sampling::solver_name(config.kind), model.scheduler.class_name));
   }
   config.grid = o.sigma_grid;
+  if (o.sigma_grid != GenerateOptions().sigma_grid &&
+      (config.kind != sampling::SolverKind::kUniPC || !o.sigmas.empty() || !o.timesteps.empty())) {
+    plan.notes.push_back("sigma_grid changes nothing: UniPC alone has two, where neither sigmas nor timesteps are set");
+  }
   config.steps = o.num_inference_steps;
   config.sigmas = o.sigmas;
   config.timesteps = o.timesteps;

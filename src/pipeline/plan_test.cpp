@@ -108,6 +108,7 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   options = one_expert();
   options.flow_shift = 3;
   options.scheduler = sampling::SolverKind::kUniPC;
+  options.sigma_grid = sampling::SigmaGrid::kFrom999;
   EXPECT_TRUE(plan_run(options, wan21).notes.empty());
 }
 
@@ -133,6 +134,8 @@ TEST_F(Plan, GivenLevelsAreTheSteps) {
   EXPECT_THAT(plan.notes, testing::ElementsAre(HasSubstr("4 denoising steps, as sigmas says, instead of")));
   options.num_inference_steps = 4;
   EXPECT_TRUE(plan_run(options, wan21).notes.empty());
+  options.sigma_grid = sampling::SigmaGrid::kFrom999;
+  EXPECT_THAT(plan_run(options, wan21).notes, testing::ElementsAre(HasSubstr("sigma_grid changes nothing")));
   options.timesteps = {1000, 500};
   EXPECT_THAT(refusal(options), HasSubstr("sigmas and timesteps"));
   options.sigmas.clear();

@@ -322,7 +322,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   if (world.rank() == 0 && callbacks.note) {
     callbacks.note(describe(planned, world.size()));
     for (size_t v = 0; v < videos_.size(); ++v)
-      if (videos_[v].seed < 0)
+      if (videos_[v].seed < 0 && (videos_[v].latents.empty() || plan_.segments.count > 1))
         callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
   }
   std::vector<MemoryQuestion> questions = {memory_question(layout, planned.softmax)};
