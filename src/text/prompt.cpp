@@ -7,6 +7,8 @@
 #include <unicode/unistr.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -136,6 +138,7 @@ std::string clean_prompt(std::string_view utf8) {
 
 std::string_view weighted_part(std::string_view prompt) {
   constexpr std::string_view kDigits = "0123456789";
+  constexpr double kMostWeight = 10;  // "(released: 1984)" is none
   for (size_t end = prompt.find(')'); end != std::string_view::npos; end = prompt.find(')', end + 1)) {
     const size_t colon = prompt.rfind(':', end);
     if (colon == std::string_view::npos) continue;
@@ -144,7 +147,8 @@ std::string_view weighted_part(std::string_view prompt) {
     if (begin == std::string_view::npos || prompt.find(')', begin) != end) continue;
     const std::string_view words = prompt.substr(begin + 1, colon - begin - 1);
     const bool number = weight.find_first_of(kDigits) != std::string_view::npos &&
-                        weight.find_first_not_of("0123456789. ") == std::string_view::npos;
+                        weight.find_first_not_of("0123456789. ") == std::string_view::npos &&
+                        std::strtod(std::string(weight).c_str(), nullptr) <= kMostWeight;
     if (number && !words.empty() && kDigits.find(words.back()) == std::string_view::npos)
       return prompt.substr(begin, end - begin + 1);
   }

@@ -18,7 +18,7 @@ TEST(Prompt, AskedWeightsAreFound) {
   EXPECT_EQ(weighted_part("(blue)(dog: 2)"), "(dog: 2)");
   EXPECT_EQ(weighted_part("(a:.)(b:.5)"), "(b:.5)");
   for (const char* prompt : {"", "a red cat", "(a red cat)", "a screen (16:9)", "at noon (note: 3 cats)", "(cat:)",
-                             "cat:1.3", "cat:1.3)", "(cat):1.3", "(:1.3)", "(see: cat)"})
+                             "cat:1.3", "cat:1.3)", "(cat):1.3", "(:1.3)", "(see: cat)", "a poster (released: 1984)"})
     EXPECT_EQ(weighted_part(prompt), "") << prompt;
 }
 
