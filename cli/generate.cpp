@@ -150,8 +150,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   Callbacks callbacks = make_callbacks(speaks);
   if (speaks) callbacks.preview = preview_writer(settings.run.output);
   if (const std::string note = pipeline::ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
-  const bool several = !settings.run.prompts.empty() || settings.run.num_videos > 1;
-  if (several && set.origin("keep_weights").empty()) settings.run.keep_weights = KeepWeights::kAll;
+  pipeline::keep_weights_of_several(settings.run, set);
   const pipeline::VideoDone done = [&](const pipeline::GenerateResult& result) { print_summary(result, settings); };
   with_origins(set, [&] {
     if (world == nullptr) pipeline::generate(settings.run, callbacks, done);

@@ -89,6 +89,7 @@ MemoryLines memory_lines(const std::string& model, const fs::path& configs, cons
   OptionSet set = pipeline::describe_options(options);
   parse(pipeline::model_or_config(model), words, set);
   pipeline::read_text_files(options);
+  pipeline::keep_weights_of_several(options, set);
   options.model = options.weights == WeightSource::kRandom ? configs.string() : model;
   return with_origins(set, [&] { return memory_lines(options, world); });
 }

@@ -115,6 +115,11 @@ void read_text_files(GenerateOptions& options) {
   replace_cache_files(options);
 }
 
+void keep_weights_of_several(GenerateOptions& options, const OptionSet& set) {
+  const bool several = !options.prompts.empty() || options.num_videos > 1;
+  if (several && set.origin("keep_weights").empty()) options.keep_weights = KeepWeights::kAll;
+}
+
 std::string ignored_note(const OptionSet& set) {
   if (set.ignored_keys().empty()) return "";
   const std::vector<std::string>& keys = set.ignored_keys();

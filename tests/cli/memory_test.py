@@ -83,6 +83,12 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
         refused(cwd, run([PROGRAM, "inspect", *words], cwd), sentence)
 
 
+@test
+def several_videos_keep_their_weights(cwd):
+    assert "weights kept between runs" not in inspect(cwd, "wan2.1_t2v_1.3b")
+    assert "weights kept between runs" in inspect(cwd, "wan2.1_t2v_1.3b", "num_videos=2")
+
+
 def no_weights_were_made():
     """Those of the smallest published model take 2.8 GB."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

@@ -306,6 +306,14 @@ def layers_are_divided_where_weights_do_not_fit(cwd):
 
 
 @test
+def several_videos_keep_their_weights(cwd):
+    def peak(*keys):
+        return candidates(answer(cwd, *LARGE, "hardware=h100_8", "ranks=1", *keys))[0]["bytes_per_rank"]
+    kept = peak("num_videos=2", "keep_weights=all")
+    assert peak("num_videos=2") == kept > peak("num_videos=2", "keep_weights=none"), kept
+
+
+@test
 def memory_is_counted_per_process_or_per_rank_and_says_which(cwd):
     few = ["wan2.1_t2v_14b", "hardware=cpu", "ranks=4", "memory_limit=6", "weights_in_memory=bf16", "json=plan.json"]
     for keys, who in (([], "a process of 4 ranks needs "), (["ranks_per_process=1"], "a rank needs ")):
