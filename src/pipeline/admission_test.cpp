@@ -71,12 +71,16 @@ TEST(Admission, KeptWeightsArePlanned) {
 // Processes of a host keep a transformer's weights once; what is streamed, each has for itself.
 TEST(Admission, WeightsAreSharedByTheProcessesOfAHost) {
   MemoryQuestion question = question_1_3b();
+  question.layout.context.ulysses = 4;
   const auto denoising = [&] { return memory_plan(question).peak_of(planner::kTransformer); };
   const Bytes weights =
       wan::workload(question.configs, run_size(question), question.layout, 1).experts[0].weights.resident;
   const Bytes alone = denoising();
   question.sharers = 4;
   EXPECT_EQ(denoising(), alone - (weights - weights / 4));
+  question.sharers = 8;  // those of another run have their own
+  EXPECT_EQ(denoising(), alone - (weights - weights / 4));
+  question.sharers = 4;
   question.options.weights_in_memory = WeightsInMemory::kAuto;
   question.options.weight_memory = 1;
   const Bytes streamed = denoising();

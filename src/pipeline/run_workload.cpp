@@ -8,6 +8,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/index_range.h"
 #include "base/input_file.h"
 #include "base/json.h"
 #include "comm/launcher.h"
@@ -188,7 +189,10 @@ std::function<planner::Workload(const parallel::ParallelLayout&, int)> workload_
     const MemoryQuestion& question) {
   return
       [configs = question.configs, size = run_size(question)](const parallel::ParallelLayout& layout, int ranks_here) {
-        return wan::workload(configs, size, layout, ranks_here);
+        // A run shares nothing with those beside it.
+        wan::RunSize own = size;
+        own.sharers = std::min(size.sharers, static_cast<int>(ceil_div(layout.ranks(), ranks_here)));
+        return wan::workload(configs, own, layout, ranks_here);
       };
 }
 

@@ -288,6 +288,13 @@ def other_systems_have_their_flags(cwd):
 
 # ---- memory ----
 
+def one_host():
+    """One of those of two_hosts()."""
+    return two_hosts().replace("devices: 4", "devices: 2").replace(
+        "  - {name: cluster, members: 2, kind: switch, bandwidth: 1, latency: 50}\n", "").replace(
+        "hosts: 2, ranks: 4", "hosts: 1, ranks: 2")
+
+
 @test
 def layers_are_divided_where_weights_do_not_fit(cwd):
     keys = [*LARGE, "hardware=rtx4090_8", "ranks=2"]
@@ -303,6 +310,18 @@ def layers_are_divided_where_weights_do_not_fit(cwd):
     for name, why in (("diffusers", "divides the sequence alone"), ("xDiT", "does not divide the layers")):
         assert not systems[name]["possible"] and why in systems[name]["note"], systems
     assert "sums over tensor ranks" in page_of(cwd, *keys)
+
+
+@test
+def runs_side_by_side_share_no_weights(cwd):
+    (pathlib.Path(cwd) / "host.yml").write_text(one_host())
+    words = ["wan2.1_t2v_1.3b", "num_frames=17", "height=480", "width=832", "hardware=host.yml", "ranks_per_process=1",
+             "memory_limit=200", "data_parallelism=1"]
+
+    def weights_of_a_run(*keys):
+        memory = next(c["memory"] for c in candidates(answer(cwd, *words, *keys)) if c["ranks"] == 1)
+        return next(phase["items"]["weights"] for phase in memory if phase["phase"] == "denoise with transformer")
+    assert weights_of_a_run("ranks=4", "objective=throughput") == weights_of_a_run("ranks=1")
 
 
 @test
@@ -377,9 +396,7 @@ def ranks_of_calibrated_hosts_stand_where_they_were_measured(cwd):
 
 @test
 def every_number_of_ranks_has_its_part_of_a_host(cwd):
-    (pathlib.Path(cwd) / "host.yml").write_text(two_hosts().replace("devices: 4", "devices: 2").replace(
-        "  - {name: cluster, members: 2, kind: switch, bandwidth: 1, latency: 50}\n", "").replace(
-        "hosts: 2, ranks: 4", "hosts: 1, ranks: 2"))
+    (pathlib.Path(cwd) / "host.yml").write_text(one_host())
     small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=host.yml", "ranks=1,2,4"]
     limits = [part["memory_limit_bytes"] for part in answer(cwd, *small)["plans"]]
     assert limits == [16_000_000_000, 8_000_000_000, 4_000_000_000], limits
