@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/available_cores.h"
+#include "base/error.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -36,14 +37,18 @@ struct End {
   const HardwareProfile::Assumption* assumed;
   std::string value;                  // as the profile writes it
   std::string instead;                // as people read it
-  std::optional<Configuration> best;  // none where nothing fits
+  std::optional<Configuration> best;  // none where nothing fits, or the figure cannot be that
   double ahead = 0;                   // of the ranking's best
   std::vector<bool> turned;           // candidates of the ranking
 };
 
 void search_again(const Question& question, const Ranking& ranking, End& end) {
   Question changed = question;
-  set_figure(changed.hardware, end.assumed->figure, end.value);
+  try {
+    set_figure(changed.hardware, end.assumed->figure, end.value);
+  } catch (const Error&) {  // impossible beside what the user set
+    return;
+  }
   end.instead = figure_text(changed.hardware, end.assumed->figure);
   const Ranking then = search(changed);
   if (then.best() == nullptr) return;

@@ -112,6 +112,14 @@ TEST(Doubts, WhatTurnsATieIntoWhatIsSlowerIsNamed) {
   EXPECT_GT(together, 0);
 }
 
+// Half of the peak times 1.6, and with the upper end more than the peak.
+TEST(Doubts, AnEndThatIsImpossibleDecidesNothing) {
+  Question q = question();
+  q.hardware.bf16.fixed_max_gain = 1.6;
+  q.hardware.assumed = {{"bf16.attention", "x1", "x1.5"}};
+  EXPECT_TRUE(doubts(q, search(q)).best.empty());
+}
+
 TEST(Doubts, ThereAreNoneWhereNothingIsAssumedOrNothingFits) {
   Question q = question();
   EXPECT_TRUE(doubts(q, search(q)).best.empty());
