@@ -226,8 +226,8 @@ PlanReport plan_answer(const PlanOptions& options) {
   std::string origin;
   std::optional<Error> refusal;
   for (const int ranks : options.ranks) {
-    const Machine machine = with_origins(*options.keys, [&] { return machine_of(options, ranks); });
     try {
+      const Machine machine = machine_of(options, ranks);
       std::string copies;
       const pipeline::WeightsToFit fitted = subject.question(machine, ranks, copies);
       PlanPart part = part_of(fitted, options.run);
@@ -240,15 +240,15 @@ PlanReport plan_answer(const PlanOptions& options) {
            {exchange_note(part, options.run), copies, fitted.note, batch_note(options.run, ranks), tiles})
         if (!note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), note));
       report.parts.push_back(std::move(part));
+      report.hardware = machine.hardware;
+      origin = machine.origin;
+      for (const std::string& note : machine.notes)
+        if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end())
+          report.notes.push_back(note);
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
       refusal = Error(options.keys->with_origins(error.what()));
       report.notes.push_back(fmt::format("Not possible on {}: {}", counted(ranks, "rank"), refusal->what()));
-      continue;
     }
-    report.hardware = machine.hardware;
-    origin = machine.origin;
-    for (const std::string& note : machine.notes)
-      if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) report.notes.push_back(note);
   }
   if (report.parts.empty()) throw *refusal;
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())

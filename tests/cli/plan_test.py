@@ -277,6 +277,10 @@ def fewer_devices_than_ranks_are_never_simulated(cwd):
         assert result.returncode == 0, f"{keys}\n{result.stdout}\n{result.stderr}"
     # Elsewhere they are refused.
     refused(cwd, plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8", "what_if.devices=4"), "4 devices, not 8")
+    # Fewer ranks than those have their answer all the same.
+    document = answer(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8,16")
+    assert [part["ranks"] for part in document["plans"]] == [8], document["plans"]
+    assert any("Not possible on 16 ranks" in n and "8 devices, not 16" in n for n in document["notes"]), document["notes"]
 
 
 @test
