@@ -132,11 +132,10 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (context.ring > 1) settings.push_back(fmt::format("ring_direction={}", direction_name(context.direction)));
   settings.push_back(fmt::format("softmax={}", softmax_name(candidate.configuration.softmax)));
   const int64_t block_q = candidate.configuration.block_q, block_kv = candidate.configuration.block_kv;
-  if (block_q > 0 && block_kv > 0) {
-    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}, block_kv: {}}}", block_q, block_kv));
-  } else if (block_q > 0) {
-    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", block_q));
-  }
+  std::vector<std::string> tiles;
+  if (block_q > 0) tiles.push_back(fmt::format("block_q: {}", block_q));
+  if (block_kv > 0) tiles.push_back(fmt::format("block_kv: {}", block_kv));
+  if (!tiles.empty()) settings.push_back(fmt::format("flash_block_sizes={{{}}}", fmt::join(tiles, ", ")));
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
   if (layout.tensor > 1) settings.push_back(fmt::format("tensor_parallelism={}", layout.tensor));
   if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));

@@ -184,7 +184,8 @@ def settings_make_the_run_that_was_planned(cwd):
                       [*LARGE, "hardware=h100_8", "ranks=1", "guidance_scale=1"],
                       [*LARGE, "hardware=h100_8", "ranks=8", "objective=throughput"],
                       ["wan2.1_t2v_1.3b", "hardware=h100_8", "ranks=2", "batch_size=4", "layers=2"],
-                      ["wan2.1_t2v_1.3b", "hardware=cpu", "ranks=4", "what_if.memory=x50"]):
+                      ["wan2.1_t2v_1.3b", "hardware=cpu", "ranks=4", "what_if.memory=x50"],
+                      ["wan2.1_t2v_1.3b", "hardware=cpu", "what_if.memory=x50", "flash_block_sizes={block_kv: 128}"]):
         result = plan(cwd, *arguments, "json=plan.json")
         document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
         settings = document["plans"][0]["settings"]
@@ -195,8 +196,8 @@ def settings_make_the_run_that_was_planned(cwd):
         assert split_of(again) == split_of(best(document)), (again, settings)
         assert again["block_q"] == best(document)["block_q"]
         assert again["seconds_per_step"] == best(document)["seconds_per_step"]
-        for word in ("batch_size=4", "layers=2"):
-            assert (word in settings) == (word in arguments) == (f" {word}" in typed), (typed, settings)
+        for word in ("batch_size=4", "layers=2", "flash_block_sizes={block_kv: 128}"):
+            assert (word in settings) == (word in arguments) == (word in typed), (typed, settings)
 
 
 @test
