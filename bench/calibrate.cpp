@@ -265,6 +265,9 @@ class Calibration {
   void memory() {
     say("memory");
     Measured copies, reads;
+    double free = 0;  // of the host with the least
+    const std::vector<planner::MemoryLimit> limits = planner::memory_limits({});
+    if (limits.empty()) fail("calibrate: the memory of this machine cannot be read from /proc");
     const bool bound = job_.rank_cores < job_.cores;
     on_ranks([&](CalibrationRank& rank) {
       const Measured copy = measure_memory(rank);
@@ -274,7 +277,9 @@ class Calibration {
       readers.threads = bound ? std::max(1, job_.cores / job_.ranks_per_host) : job_.cores;
       readers.reads = bound || rank.world().rank() % job_.ranks_per_host == 0;
       const Measured read = measure_host_read(rank, readers);
+      const double least = rank.least(static_cast<double>(limits[0].available.count()));
       if (!keeps(rank)) return;
+      free = least;
       copies = copy;
       reads = read;
     });
@@ -282,14 +287,13 @@ class Calibration {
     profile.memory_bandwidth = rounded(copies.value);
     profile.host_read = rounded(reads.value);
     profile.merge_passes = rounded(fold_seconds_ * copies.value / (machine::kLayerHeadDim * sizeof(float)));
-    const std::vector<planner::MemoryLimit> limits = planner::memory_limits({});
-    if (limits.empty()) fail("calibrate: the memory of this machine cannot be read from /proc");
-    profile.device_memory = planner::Bytes(limits[0].available.count() / job_.ranks_per_host / 1000000 * 1000000);
+    profile.device_memory = planner::Bytes(static_cast<int64_t>(free) / job_.ranks_per_host / 1000000 * 1000000);
     found("memory", profile.device_memory.text(), -1, "of a rank");
     found("memory_bandwidth", fmt::format("{:.2f} GB/s", copies.value * 1e-9), copies.spread, "read and written");
     found("host_read", fmt::format("{:.2f} GB/s", reads.value * 1e-9), reads.spread, "from the page cache, packed");
     found("merge_passes", fmt::format("{:.2f}", profile.merge_passes), -1, "over a ring block's output");
-    remark("memory", fmt::format("a rank's part of {} when this was measured", limits[0].what));
+    remark("memory", job_.hosts > 1 ? "a rank's part of the host with the least when this was measured"
+                                    : fmt::format("a rank's part of {} when this was measured", limits[0].what));
     remark("memory_bandwidth",
            fmt::format("of a rank, copies of 32 MB per thread, read and written, all ranks at once{}",
                        spread_text(copies.spread)));

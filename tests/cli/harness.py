@@ -283,8 +283,9 @@ def mpirun(*blocks):
     return words
 
 
-def run_on_hosts(hosts, command, cwd, env, differ=()):
-    """A rank for each entry, which sees its entry as the name of its host; `differ`: further words by the host's name."""
+def run_on_hosts(hosts, command, cwd, env, differ=(), of_last=":"):
+    """A rank for each entry, which sees its entry as the name of its host; the last begins with a command of its own.
+    `differ`: further words by the host's name."""
     if subprocess.run(["unshare", "--uts", "hostname", "probe"], stdout=subprocess.DEVNULL,
                       stderr=subprocess.DEVNULL).returncode:
         raise Skip("host names of one's own need CAP_SYS_ADMIN")
@@ -292,7 +293,7 @@ def run_on_hosts(hosts, command, cwd, env, differ=()):
         raise Skip("mpirun is not installed")
     more = "".join(f"{host}) set -- {shlex.join(words)};; " for host, words in dict(differ).items())
     script = (f"set -- {' '.join(hosts)}; shift $OMPI_COMM_WORLD_RANK; hostname $1; "
-              f"case $1 in {more}*) set --;; esac; exec {shlex.join(map(str, command))} \"$@\"")
+              f"[ $2 ] || {of_last}; case $1 in {more}*) set --;; esac; exec {shlex.join(map(str, command))} \"$@\"")
     return run(["mpirun", "-n", str(len(hosts)), "unshare", "--uts", "sh", "-c", script], cwd, env=env)
 
 
