@@ -1,6 +1,7 @@
 #include "planner/calibrated.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/available_cores.h"
 #include "base/error.h"
@@ -80,7 +81,8 @@ HardwareProfile for_ranks(const HardwareProfile& profile, int ranks_per_host, in
   scaled.token_seconds /= share;
   scaled.layer_overhead *= before.cores_a_thread() / now.cores_a_thread();
   scaled.memory_bandwidth *= share;
-  scaled.device_memory = profile.device_memory * before.ranks / now.ranks;
+  scaled.device_memory = profile.calibration ? profile.device_memory * before.ranks / now.ranks
+                                             : Bytes(std::llround(profile.device_memory.count() * share));
   scaled.devices = hosts * now.ranks;
   if (now.ranks > 1 || (!profile.links.empty() && profile.links[0].name == kHostLevel)) {
     LinkLevel& level = host_level(scaled);

@@ -34,8 +34,8 @@ std::vector<std::string> profile_mismatches(const HardwareProfile& profile, cons
 
 // The same hosts with `ranks_per_host` ranks of `threads` threads each. The ranks of a host divide its peak and memory:
 // more ranks than cores share the cores, fewer leave some idle. `cores` of a host; 0: those of this process. Figures
-// between hosts and the calibration record stay. In profiles that were not calibrated a device is one rank with all
-// cores.
+// between hosts and the calibration record stay. In profiles that were not calibrated a device is a core, with its part
+// of the memory.
 HardwareProfile for_ranks(const HardwareProfile& profile, int ranks_per_host, int threads, int cores = 0);
 
 }  // namespace zoetrope::planner

@@ -167,6 +167,8 @@ TEST(ForRanks, CountsADeviceOfAnUncalibratedProfileAsACore) {
   profile.calibration.reset();
   EXPECT_DOUBLE_EQ(for_ranks(profile, 1, 8, 8).bf16.peak, 8 * 400e9);
   EXPECT_DOUBLE_EQ(for_ranks(profile, 4, 1, 2).bf16.peak, 200e9);
+  EXPECT_EQ(for_ranks(profile, 1, 8, 8).device_memory, profile.device_memory * 8);
+  EXPECT_EQ(for_ranks(profile, 4, 1, 2).device_memory, profile.device_memory / 2);
 }
 
 // What decides where nobody calibrated: it must serve any job.
