@@ -253,8 +253,10 @@ Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int
   job.ranks = ranks;
   job.ranks_per_host = std::min(ranks, std::max(1, profile.devices_per_host));
   job.hosts = static_cast<int>(ceil_div(ranks, job.ranks_per_host));
-  job.threads = std::max(1, profile.calibration->threads);
   job.processes = job.hosts > 1;
+  job.threads = std::max(1, profile.calibration->threads);
+  job.cores = profile.devices_per_host * job.threads;
+  if (threads) job.threads = std::max(1, static_cast<int>(*threads) / job.ranks_here());
   return job;
 }
 

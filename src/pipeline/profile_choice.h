@@ -43,8 +43,9 @@ planner::HardwareProfile find_profile(const std::string& hardware);
 // Whether its figures are of hosts, to be divided among the ranks of a job, and not of devices that are ranks as they
 // are.
 bool is_of_hosts(const planner::HardwareProfile& profile);
-// `ranks` on the hosts that such a profile is of. One calibrated over several says how many ranks and threads a host
-// has, and ranks that need more than one host are processes; any other is one host, with `threads` as above.
+// `ranks` on the hosts that such a profile is of. One calibrated over several says how many ranks and cores a host has
+// and, unless `threads` does, a rank's threads; ranks that need more than one host are processes. Any other is one
+// host, with `threads` as above.
 Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int64_t> threads);
 
 struct ProfileChoice {

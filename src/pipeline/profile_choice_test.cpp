@@ -170,8 +170,11 @@ TEST_F(ProfileChoiceTest, AJobOnCalibratedHostsIsAsTheyWere) {
     EXPECT_EQ(made.ranks_per_host, std::min(ranks, 2));
     EXPECT_EQ(made.hosts, (ranks + 1) / 2);
     EXPECT_EQ(made.threads, 3);
+    EXPECT_EQ(made.cores, 6);
     EXPECT_EQ(made.processes, ranks > 2);
   }
+  EXPECT_EQ(job_on(hosts, 4, 2).threads, 2);  // of a process, which is a rank
+  EXPECT_EQ(job_on(hosts, 2, 2).threads, 1);  // and here two
   hosts.calibration->hosts = 1;
   EXPECT_EQ(job_on(hosts, 4, 8).ranks_per_host, 4);
   EXPECT_EQ(job_on(hosts, 4, 8).threads, 2);

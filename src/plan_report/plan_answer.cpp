@@ -77,7 +77,7 @@ Machine machine_of(const PlanOptions& options, int ranks) {
   apply(choice.hardware, options);
   choice.hardware = planner::with_devices(choice.hardware, ranks);
   Machine machine{std::move(choice.hardware), choice.origin, choice.notes, !job.processes, options.run.threads};
-  if (job.processes) machine.threads = job.threads;
+  if (job.processes || job.cores > 0) machine.threads = job.threads * job.ranks_here();
   return machine;
 }
 

@@ -391,6 +391,13 @@ def ranks_of_calibrated_hosts_stand_where_they_were_measured(cwd):
     # Four ranks need both hosts and what lies between; two are those of one.
     assert best(slow, 4)["seconds_per_step"] > 1.5 * best(fast, 4)["seconds_per_step"]
     assert best(slow, 2)["seconds_per_step"] == best(fast, 2)["seconds_per_step"]
+    # Neither cores nor threads of this machine say what theirs take.
+    (pathlib.Path(cwd) / "cluster.yml").write_text(two_hosts().replace("threads: 1", "threads: 1000"))
+    many = answer(cwd, *small, "ranks=1,4")
+    one, four = (best(many, ranks)["breakdown"]["linear"] for ranks in (1, 4))
+    assert abs(one / four / 4 - 1) < 0.1, (one, four)
+    half = best(answer(cwd, *small, "ranks=4", "threads=500"))["breakdown"]["linear"]
+    assert abs(half / four / 2 - 1) < 0.01, (half, four)
     # A host is shared by two ranks in either case, and what four of them hold is not that of threads of one process.
     assert [part["memory_limit_bytes"] for part in fast["plans"]] == [8_000_000_000] * 2
 
