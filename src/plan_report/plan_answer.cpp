@@ -72,6 +72,10 @@ Machine machine_of(const PlanOptions& options, int ranks) {
     }
     job = pipeline::job_on(hardware, ranks, options.run.threads);
   }
+  if (options.ranks_per_process == 1 && ranks > 1) {
+    job.processes = true;
+    if (options.run.threads) job.threads = static_cast<int>(*options.run.threads);
+  }
   pipeline::ProfileChoice choice = pipeline::choose_profile(options.hardware, job);
   if (!choice.known()) fail("hardware: {}; or name one as hardware=FILE", fmt::join(choice.notes, "; "));
   apply(choice.hardware, options);

@@ -351,6 +351,17 @@ def memory_is_counted_per_process_or_per_rank_and_says_which(cwd):
             assert abs(sum(found) - float(total)) < 0.005 * float(total) + 0.05, c["reason"]
 
 
+@test
+def processes_are_planned_with_what_processes_measured(cwd):
+    cache = pathlib.Path(cwd) / "zoetrope"
+    cache.mkdir()
+    (cache / "hardware.yml").write_text(one_host())
+    (cache / "hardware-1x2.yml").write_text(one_host())
+    for key, file in ((), "hardware.yml"), (["ranks_per_process=1"], "hardware-1x2.yml"):
+        said = plan(cwd, "wan2.1_t2v_1.3b", "num_frames=17", "ranks=2", *key, env={"XDG_CACHE_HOME": str(cwd)}).stdout
+        assert f"zoetrope/{file}, measured" in said, said
+
+
 # ---- the page ----
 
 def page_of(cwd, *arguments):
