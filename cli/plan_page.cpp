@@ -256,7 +256,7 @@ const Candidate* most_frugal(const PlanPart& part) {
 }
 
 std::string listing(const PlanPart& part) {
-  std::string lines = "zoetrope generate: " + settings_text(part.settings);
+  std::string lines = part.command + ": " + settings_text(part.settings);
   for (const OtherSystem& system : part.systems) lines += fmt::format("\n{}: {}", system.name, system_text(system));
   return lines;
 }

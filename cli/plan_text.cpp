@@ -83,7 +83,7 @@ class Lines {
 };
 
 std::string settings_part(const PlanPart& part) {
-  std::string text = fmt::format("To type{}\n  zoetrope generate  {}\n", part.runs > 1 ? ", for each run" : "",
+  std::string text = fmt::format("To type{}\n  {}  {}\n", part.runs > 1 ? ", for each run" : "", part.command,
                                  settings_text(part.settings));
   for (const OtherSystem& system : part.systems)
     text += fmt::format("  {:<17}  {}\n", system.name, system_text(system));

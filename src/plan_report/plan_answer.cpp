@@ -32,6 +32,7 @@ struct Machine {
   std::vector<std::string> notes;
   bool shares_process = false;     // the ranks of a host are threads of one process
   std::optional<int64_t> threads;  // of a process; unset: as on this machine
+  int rank_threads = 1;            // those of a rank
   bool accelerators = false;       // not CPUs: other systems run there, too
 };
 
@@ -82,6 +83,7 @@ Machine machine_of(const PlanOptions& options, int ranks) {
   choice.hardware = planner::with_devices(choice.hardware, ranks);
   Machine machine{std::move(choice.hardware), choice.origin, choice.notes, !job.processes, options.run.threads};
   if (job.processes || job.cores > 0) machine.threads = job.threads * job.ranks_here();
+  machine.rank_threads = job.threads;
   return machine;
 }
 
@@ -142,7 +144,7 @@ class Subject {
   const pipeline::PlannedRun run_;
 };
 
-PlanPart part_of(const pipeline::WeightsToFit& fitted, const pipeline::GenerateOptions& run) {
+PlanPart part_of(const pipeline::WeightsToFit& fitted, const Machine& machine, const pipeline::GenerateOptions& run) {
   const planner::Question& question = fitted.question;
   PlanPart part;
   part.ranks = question.ranks;
@@ -168,6 +170,11 @@ PlanPart part_of(const pipeline::WeightsToFit& fitted, const pipeline::GenerateO
     part.doubts = planner::doubts(question, part.ranking);
     part.settings = settings_of(*best, run);
     if (fitted.weight_memory) part.settings.push_back(fmt::format("weight_memory={}", *fitted.weight_memory));
+    const bool processes = best->ranks_here == 1 && best->ranks() > 1;
+    if (processes && !machine.accelerators) part.command = fmt::format("mpirun -n {} {}", best->ranks(), part.command);
+    // Alone each run would take all cores.
+    if (part.runs > 1 && !machine.accelerators)
+      part.settings.push_back(fmt::format("threads={}", machine.rank_threads * best->ranks_here));
   }
   part.explanation = explanation_of(part);
   return part;
@@ -234,7 +241,7 @@ PlanReport plan_answer(const PlanOptions& options) {
       const Machine machine = machine_of(options, ranks);
       std::string copies;
       const pipeline::WeightsToFit fitted = subject.question(machine, ranks, copies);
-      PlanPart part = part_of(fitted, options.run);
+      PlanPart part = part_of(fitted, machine, options.run);
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
       report.work = fitted.question.work;

@@ -72,6 +72,8 @@ struct PlanPart {
   planner::StepPrediction best_step;  // of the best, with the timeline of one layer
   // Of a step of the best if keys and values travelled as computed; unset where they do, or do not travel.
   std::optional<double> step_seconds_as_computed;
+  // What starts one run of the best, before its settings.
+  std::string command = "zoetrope generate";
   int runs = 1;                          // of the best, side by side
   int64_t videos = 1;                    // of a run: those of a batch
   double seconds = 0;                    // per video, with the best

@@ -201,6 +201,19 @@ def settings_make_the_run_that_was_planned(cwd):
 
 
 @test
+def runs_are_started_as_they_were_planned(cwd):
+    (pathlib.Path(cwd) / "host.yml").write_text(one_host())
+    words = ["wan2.1_t2v_1.3b", "num_frames=17", "hardware=host.yml", "ranks=4", "memory_limit=200"]
+    for keys, typed in (([], "zoetrope generate  ranks=4 "),
+                        (["ranks_per_process=1"], "mpirun -n 4 zoetrope generate  ranks=4 "),
+                        (["ranks_per_process=1", "threads=3", "objective=throughput"], "zoetrope generate  ranks=1 ")):
+        said = plan(cwd, *words, *keys).stdout
+        line = said.partition("To type")[2].splitlines()[1]
+        assert line.startswith("  " + typed), said
+        assert line.endswith(" threads=3") == ("objective=throughput" in keys), said
+
+
+@test
 def a_batch_of_more_videos_than_there_are_is_refused_as_in_generate(cwd):
     refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", "ranks=8", "num_videos=3", "batch_size=4"), "batch_size=4",
             "there are 3 videos to make")
