@@ -67,7 +67,8 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
   // Every part once from the disk, and by each stream from the page cache.
   const double disk = from_disk ? std::min(layout.tensor, streams) * seconds_of(bytes, hardware.disk_read) : 0;
   const double reading = std::max(disk, streams * seconds_of(bytes, hardware.host_read));
-  const double packing = weights.repacked ? streams * seconds_of(bytes, hardware.host_read) : 0;
+  const auto packed = static_cast<double>((part.packed * part.fetched).count());
+  const double packing = streams * seconds_of(packed, hardware.host_read);
   WeightWait wait;
   const double exposed = std::max({0.0, packing, reading - compute});
   wait.seconds.assign(static_cast<size_t>(layout.ranks()), forwards * exposed);

@@ -103,15 +103,15 @@ TEST(WeightWait, WithoutAFigureOfTheDiskFilesAreReadAsTheyAreLoaded) {
 TEST(WeightWait, PackingAnewIsAddedToTheCompute) {
   Work work = streamed();
   work.linear_flop = 1e12;
-  work.weights.repacked = true;
-  work.weights.read = Bytes(20'000'000);
+  work.weights.read = Bytes(10'000'000);
+  work.weights.packed = Bytes(20'000'000);
   const HardwareProfile hardware = machine(1);
   const double compute = step_of(work_of(), hardware).seconds + 4 * (1e12 - 1e9) / kPeak;
   EXPECT_NEAR(step_of(work, hardware).seconds, compute + 3 * 2e7 / kRead, 1e-9);
   // Beside a slow disk it is hidden.
   HardwareProfile slow = hardware;
   slow.disk_read = 1e6;
-  EXPECT_NEAR(step_of(work, slow).seconds, 3 * 2e7 / 1e6, 1e-9);
+  EXPECT_NEAR(step_of(work, slow).seconds, 3 * 1e7 / 1e6, 1e-9);
   work.weights.in_memory = true;
   EXPECT_NEAR(step_of(work, slow).seconds, compute + 3 * 2e7 / kRead, 1e-9);
 }
@@ -134,7 +134,7 @@ TEST(WeightWait, ProcessesOfAHostShareItsDiskAndItsCores) {
   const double threads = waits();
   work.weights.ranks_here = 1;
   EXPECT_DOUBLE_EQ(waits(), threads);
-  work.weights.repacked = true;
+  work.weights.packed = work.weights.read;
   hardware.disk_read = 0;
   EXPECT_NEAR(waits(), 4 * 3 * 1e7 / kRead, 1e-12);
   work.weights.ranks_here = 2;

@@ -46,7 +46,7 @@ struct Work {
     Bytes layer;             // of a layer: what ranks that share weights gather
     int64_t fetched = 0;     // layers of a forward that are fetched from files, while those before are computed
     Bytes read;              // from these, of each of them
-    bool repacked = false;   // from what was read; else the files have them as they are computed with
+    Bytes packed;            // of each what is converted, at least as bf16; 0: the files have it as it is computed with
     bool in_memory = false;  // the files are, so that no disk is read
     int ranks_here = 0;      // ranks that fetch together, as those of a process do; 0: all of a host
 
@@ -56,12 +56,13 @@ struct Work {
       Bytes layer;
       int64_t fetched = 0;
       Bytes read;
+      Bytes packed = {};
     };
     std::map<int, Part> parts;
     // Where they are not known, every byte is divided.
     Part part(int of) const {
       const auto known = parts.find(of);
-      return known != parts.end() ? known->second : Part{layer / of, fetched, read / of};
+      return known != parts.end() ? known->second : Part{layer / of, fetched, read / of, packed / of};
     }
   } weights;
   bool samples_apart = false;  // samples of a batch go through the layers one after another

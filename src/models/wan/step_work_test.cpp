@@ -228,7 +228,7 @@ TEST(StepWork, FetchesWhatAStreamDoesNotKeep) {
     const planner::Work::LayerWeights streamed = work(configs, size).weights;
     EXPECT_EQ(streamed.fetched, 30 - static_cast<int64_t>(stream.kept_parts())) << memory;
     EXPECT_EQ(streamed.read, all.layer);
-    EXPECT_FALSE(streamed.repacked);
+    EXPECT_EQ(streamed.packed, planner::Bytes());
   }
 }
 
@@ -257,19 +257,21 @@ TEST(StepWork, PacksAnewFromWhatTheFilesHold) {
   RunSize size = video(480, 832);
   size.as_stored = true;
   const planner::Work::LayerWeights stored = work(configs, size).weights;
-  EXPECT_TRUE(stored.repacked && stored.in_memory);
+  EXPECT_TRUE(stored.in_memory);
   EXPECT_EQ(stored.fetched, 30);
   const int64_t elements = 6 * 1536 * 1536 + 2 * 8960 * 1536;
   EXPECT_EQ(stored.read.count(), 4 * elements);  // float32
+  EXPECT_EQ(stored.packed, stored.read);
   size.as_stored = false;
   size.weight_memory = 1'000'000'000;
   const planner::Work::LayerWeights streamed = work(configs, size).weights;
-  EXPECT_TRUE(streamed.repacked && !streamed.in_memory);
+  EXPECT_FALSE(streamed.in_memory);
   EXPECT_GT(streamed.fetched, 15);
   EXPECT_LT(streamed.fetched, 30);
-  // Quantised files are smaller than what they are read as.
+  // Quantised files are smaller than what they are read as, but have as many values to convert.
   configs.transformer_file_bytes = 1'500'000'000;
   EXPECT_LT(work(configs, size).weights.read.count(), 5 * elements / 4);
+  EXPECT_EQ(work(configs, size).weights.packed.count(), 2 * elements);
   size.branches_apart = true;
   size.prompts = 2;
   EXPECT_EQ(work(configs, size).forwards(1), 2);
