@@ -207,6 +207,7 @@ class Search {
     // Loading, text and decoding are those of one token.
     Work one = q_.work;
     one.tokens = one.layers = 1;
+    one.ranks_of_all_runs = one.runs_of_host(c.layout.ranks(), q_.hardware.devices_per_host);
     Configuration alone = c;
     alone.layout.data = 1;
     alone.layout.tensor = 1;

@@ -82,15 +82,15 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
 }
 
 // Every weight is used once for few rows, so reading them takes longest unless there are many prompts. Each rank reads
-// from memory and computes its part; from files each host reads the parts of its ranks.
-double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
+// from memory and computes its part; from files each host reads the parts of its ranks, for each of its runs.
+double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks, int runs_of_host) {
   const ComputeFigures& compute = hardware.compute(work.text_element_bytes);
   const auto rows = static_cast<double>(work.text_rows * work.batch(1));
   const double memory = static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth;
   const double product = work.text_flop / (compute.gemm.at(rows) * compute.peak);
   const double of_host = static_cast<double>(std::min(ranks, std::max(1, hardware.devices_per_host))) / ranks;
   const double file = hardware.host_read > 0 ? static_cast<double>(work.text_read.count()) / hardware.host_read : 0;
-  return std::max(file * of_host, std::max(memory, product) / ranks);
+  return std::max(file * of_host * runs_of_host, std::max(memory, product) / ranks);
 }
 
 // In float32, on one rank.
@@ -169,8 +169,9 @@ RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, co
   RunPrediction run;
   run.step = simulate_step(work, hardware, configuration, timeline);
   run.denoise = static_cast<double>(work.steps) * run.step.seconds;
-  if (hardware.host_read > 0) run.load = static_cast<double>(work.weights_read.count()) / hardware.host_read;
-  run.text_encoder = text_seconds(work, hardware, layout.text_ranks);
+  const int runs = work.runs_of_host(layout.ranks(), hardware.devices_per_host);
+  if (hardware.host_read > 0) run.load = runs * static_cast<double>(work.weights_read.count()) / hardware.host_read;
+  run.text_encoder = text_seconds(work, hardware, layout.text_ranks, runs);
   run.conditions = image_seconds(work, hardware);
   if (work.vae_rows > 0) {
     const ComputeFigures& vae = hardware.compute(work.vae_element_bytes);

@@ -540,6 +540,9 @@ TEST(Simulator, TextEncodersFromFilesWaitForTheirHost) {
   }
   hardware.devices_per_host = 2;
   EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 1, 1e-12);
+  // Two runs of a rank on each host.
+  work.ranks_of_all_runs = 4;
+  EXPECT_NEAR(simulate_run(work, hardware, configuration(1, 1, 1)).text_encoder, 4, 1e-12);
 }
 
 TEST(Simulator, SaysWhatLimits) {

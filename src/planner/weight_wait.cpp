@@ -57,9 +57,10 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
   const Work::LayerWeights& weights = work.weights;
   const Work::LayerWeights::Part part = weights.part(layout.tensor);
   const int here = std::min(layout.ranks(), std::max(1, hardware.devices_per_host));
-  // Of a host: those of each process, of which each tensor rank has one.
+  // Of a host: those of each process of each run, of which each tensor rank has one.
   const int together = weights.ranks_here > 0 ? std::min(weights.ranks_here, here) : here;
-  const int streams = static_cast<int>(ceil_div(here, together)) * std::min(layout.tensor, together);
+  const int streams = work.runs_of_host(layout.ranks(), hardware.devices_per_host) *
+                      static_cast<int>(ceil_div(here, together)) * std::min(layout.tensor, together);
   const auto forwards = static_cast<double>(work.forwards(layout.data));
   const double compute = static_cast<double>(work.layers) * walk.seconds() / forwards;
   const auto bytes = static_cast<double>((part.read * part.fetched).count());

@@ -143,6 +143,21 @@ TEST(WeightWait, ProcessesOfAHostShareItsDiskAndItsCores) {
   EXPECT_NEAR(waits(), 3 * 1e7 / kRead, 1e-12);
 }
 
+TEST(WeightWait, RunsBesideOneAnotherShareAHostsReading) {
+  HardwareProfile hardware = machine(4);
+  Work work = streamed();
+  work.weights.packed = work.weights.read;
+  work.weights_read = Bytes(10'000'000);
+  const auto waits = [&](int ring) { return step_of(work, hardware, layout(1, ring)).critical().weights; };
+  work.ranks_of_all_runs = 4;
+  EXPECT_NEAR(waits(1), 4 * 3 * 1e7 / kRead, 1e-12);
+  EXPECT_NEAR(waits(2), 2 * 3 * 1e7 / kRead, 1e-12);
+  EXPECT_NEAR(waits(4), 3 * 1e7 / kRead, 1e-12);
+  EXPECT_NEAR(simulate_run(work, hardware, layout(1, 1)).load, 4 * 1e7 / kRead, 1e-12);
+  hardware.devices_per_host = 2;
+  EXPECT_NEAR(waits(1), 2 * 3 * 1e7 / kRead, 1e-12);
+}
+
 // Each rank receives what the others of its group keep.
 TEST(WeightWait, AGatherTakesItsBytesOverTheLinks) {
   const HardwareProfile hardware = machine(4);

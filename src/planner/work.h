@@ -2,6 +2,7 @@
 // model family fills it (models/wan/step_work.h); the simulator prices it. The memory of the same run is workload.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -66,6 +67,13 @@ struct Work {
     }
   } weights;
   bool samples_apart = false;  // samples of a batch go through the layers one after another
+
+  // Of all runs side by side on the machine, this one's among them; 0: it is alone. A host reads files for each of its
+  // runs.
+  int ranks_of_all_runs = 0;
+  int runs_of_host(int ranks, int devices_per_host) const {
+    return std::max(1, std::min(ranks_of_all_runs, devices_per_host) / ranks);
+  }
 
   // Before and after.
   double text_flop = 0;  // all prompts

@@ -69,9 +69,9 @@ def throughput_counts_all_runs_side_by_side(cwd):
     assert all_of_them["runs"] > 1, all_of_them["runs"]
     ratio = all_of_them["videos_per_hour"] / alone["videos_per_hour"]
     assert abs(all_of_them["speed_up"] - ratio) < 1e-9 and abs(all_of_them["efficiency"] - ratio / 8) < 1e-9
-    # A run alone on one device has nothing to wait for: eight of them are eight times as good.
+    # A run alone on one device waits for nothing but files: eight of them share what their host reads.
     if all_of_them["ranks_per_run"] == 1:
-        assert abs(all_of_them["efficiency"] - 1) < 1e-9, all_of_them["efficiency"]
+        assert 0.95 < all_of_them["efficiency"] < 1 - 1e-9, all_of_them["efficiency"]
     runs = f"{all_of_them['runs']} runs of {all_of_them['ranks_per_run']} rank"
     for words in (runs, "side by side", "videos per hour", "videos/hour"):
         assert words in result.stdout, f"{words}\n{result.stdout}"
