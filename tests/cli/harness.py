@@ -283,17 +283,15 @@ def mpirun(*blocks):
     return words
 
 
-def run_on_hosts(hosts, command, cwd, env, differ=(), of_last=":"):
-    """A rank for each entry, which sees its entry as the name of its host; the last begins with a command of its own.
-    `differ`: further words by the host's name."""
+def run_on_hosts(hosts, command, cwd, env, of_last=":"):
+    """A rank for each entry, which sees its entry as the name of its host; the last begins with a command of its own."""
     if subprocess.run(["unshare", "--uts", "hostname", "probe"], stdout=subprocess.DEVNULL,
                       stderr=subprocess.DEVNULL).returncode:
         raise Skip("host names of one's own need CAP_SYS_ADMIN")
     if not shutil.which("mpirun"):
         raise Skip("mpirun is not installed")
-    more = "".join(f"{host}) set -- {shlex.join(words)};; " for host, words in dict(differ).items())
-    script = (f"set -- {' '.join(hosts)}; shift $OMPI_COMM_WORLD_RANK; hostname $1; "
-              f"[ $2 ] || {of_last}; case $1 in {more}*) set --;; esac; exec {shlex.join(map(str, command))} \"$@\"")
+    script = (f"set -- {' '.join(hosts)}; shift $OMPI_COMM_WORLD_RANK; hostname $1; [ $2 ] || {of_last}; "
+              f"exec {shlex.join(map(str, command))}")
     return run(["mpirun", "-n", str(len(hosts)), "unshare", "--uts", "sh", "-c", script], cwd, env=env)
 
 

@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_STEPS, MPI_ENV, PATIENCE, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
+from harness import (MANY_STEPS, MPI_ENV, PATIENCE, PausedMpi, copy_model, files_in, generate, mpirun, read_tensors, refused, run,
                      run_on_hosts, run_script, until)  # noqa: E402
 
 TESTS = {}
@@ -45,10 +45,10 @@ def mpi_ranks_that_disagree_are_refused(cwd):
 
 @test
 def mpi_error_of_another_host_names_it(cwd):
-    models = {"left": [f"model={harness.MODEL}"], "right": ["model=nowhere"]}
-    result = run_on_hosts(["left", "right"], [harness.PROGRAM, "generate", *harness.SMALL, "output=a.gif", "threads=1"],
-                          cwd, MPI_ENV, models)
-    refused(cwd, result, "nowhere", "(rank 1 on right)")
+    copy_model(cwd)
+    words = [harness.PROGRAM, "generate", "model", *harness.SMALL, "output=a.gif", "threads=1"]
+    result = run_on_hosts(["left", "right"], words, cwd, MPI_ENV, of_last="mkdir away; cd away")
+    refused(cwd, result, "model is not a folder", "(rank 1 on right)", left=["away", "model"])
 
 
 @test
