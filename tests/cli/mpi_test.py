@@ -48,7 +48,7 @@ def mpi_error_of_another_host_names_it(cwd):
     copy_model(cwd)
     words = [harness.PROGRAM, "generate", "model", *harness.SMALL, "output=a.gif", "threads=1"]
     result = run_on_hosts(["left", "right"], words, cwd, MPI_ENV, of_last="mkdir away; cd away")
-    refused(cwd, result, "model is not a folder", "(rank 1 on right)", left=["away", "model"])
+    refused(cwd, result, "'model' is neither", "(rank 1 on right)", left=["away", "model"])
 
 
 @test
