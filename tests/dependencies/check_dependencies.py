@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the dependency rules between the modules (docs/architecture.md), and a few rules about names and the length of files.
+"""Checks the dependency rules between the modules (docs/architecture.md), and a few rules about names and files.
 
     check_dependencies.py ROOT          exit 1 and a line per violation
     check_dependencies.py --self-test   plants one violation of every kind and expects each to be reported
 """
 import pathlib
 import re
+import stat
 import sys
 import tempfile
 
@@ -112,9 +113,17 @@ def too_long(root):
                 yield f"{inside}: {lines} lines, more than {MOST_LINES}; divide it by subject"
 
 
+def not_executable(root):
+    for folder in (*MEASURED, "tools", ".ci"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and not path.stat().st_mode & stat.S_IXUSR and path.open("rb").read(2) == b"#!":
+                yield f"{path.relative_to(root)}: begins with #! and is not executable; chmod +x"
+
+
 def violations(root):
     root = pathlib.Path(root)
     yield from too_long(root)
+    yield from not_executable(root)
     for module, allowed in MODULES.items():
         folder = folder_of_module(root, module)
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
@@ -176,6 +185,7 @@ def self_test():
         "cli/w.cpp": '#include "python/bindings/bindings.h"\n',
         "src/kernels/y.cpp": "void f(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }\n",
         "tests/cli/long_test.py": "pass\n" * (MOST_LINES + 1),
+        "tools/x.py": "#!/usr/bin/env python3\n",
     }
     harmless = {
         "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
