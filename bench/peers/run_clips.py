@@ -249,7 +249,8 @@ def main():
     if options.model is None:
         options.layers = None
         options.model = run_models.synthesize(options)
-    options.files = options.work / f"files-{options.model.resolve().name}"  # of this model, converted
+    model = options.model.resolve()
+    options.files = options.work / f"files-{model.name}-{run_models.digest(model)}"  # of this model, converted
     options.files.mkdir(exist_ok=True)
     rows = []
     for who, way, clip in ways(options):

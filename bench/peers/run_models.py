@@ -27,6 +27,7 @@ it does, for programs that load, compute and end by themselves ({model}, {thread
 are filled in).
 """
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -162,9 +163,15 @@ def measure_diffusers(order):
             "version": f"diffusers {diffusers.__version__}, PyTorch {torch.__version__}"}
 
 
+def digest(*words):
+    """A short name for what is made of these."""
+    return hashlib.sha256("\0".join(str(word) for word in words).encode()).hexdigest()[:8]
+
+
 def openvino_file(order):
+    model = pathlib.Path(order["model"]).resolve()
     name = "-".join(str(order[key]) for key in ("layers", "num_frames", "height", "width"))
-    return pathlib.Path(order["work"]) / f"openvino-{name}.xml"
+    return pathlib.Path(order["work"]) / f"openvino-{model.name}-{digest(model)}-{name}.xml"
 
 
 def convert_openvino(order):
