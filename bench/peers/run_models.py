@@ -41,8 +41,8 @@ import time
 
 PACKAGES = {"diffusers": ["torch", "diffusers", "transformers", "accelerate", "sentencepiece"],
             "openvino": ["openvino", "torch", "diffusers", "transformers", "accelerate"]}
-WHOLE = {"wan2.1_t2v_1.3b": 30, "wan2.1_t2v_14b": 40, "wan2.2_t2v_a14b": 40}  # layers of the transformer
-WHOLE_TEXT = 24
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+WHOLE_TEXT = 24  # layers of the text encoder
 WAYS = {("diffusers", "model"): ["plain"], ("diffusers", "vae"): ["plain", "channels_last", "tiled"],
         ("diffusers", "text"): ["padded", "real"], ("openvino", "model"): ["plain"]}
 TEXT_ROWS = 512  # of cross-attention, and of a padded prompt
@@ -310,7 +310,7 @@ def print_row(cells):
 class Comparison:
     def __init__(self, options, python):
         self.options, self.python = options, python
-        self.layers = {"model": options.all_layers or WHOLE.get(options.size, 0), "text": WHOLE_TEXT}
+        self.layers = {"model": options.all_layers, "text": WHOLE_TEXT}
         self.rows = []
 
     def order(self, case, dtype, **more):
@@ -324,7 +324,7 @@ class Comparison:
         """With all layers, or with fewer and drawn out."""
         counts = self.options.layers if self.options.layers and order["case"] != "vae" else [0]
         answers = [ask({**order, "layers": count}) for count in counts]
-        return whole(answers, counts, self.layers.get(order["case"], 0))
+        return whole(answers, counts, self.layers.get(order["case"]))
 
     def cases(self):
         options = self.options
@@ -443,6 +443,15 @@ def synthesize(options):
     return folder
 
 
+def layers_of(model):
+    """Of its transformer."""
+    path = model / "transformer" / "config.json"
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["num_layers"])
+    except (OSError, ValueError, KeyError) as why:
+        sys.exit(f"run_models.py: {path} does not say how many layers the transformer has ({why!r}); --all-layers does")
+
+
 def words(text):
     return [word for word in text.split(",") if word]
 
@@ -517,6 +526,8 @@ def main():
     for case in options.cases:
         if case not in ("model", "vae", "text"):
             sys.exit(f"run_models.py: there is no case '{case}'; there are: model, vae, text")
+    if options.layers and "model" in options.cases and not options.all_layers:
+        options.all_layers = layers_of(options.model or CONFIGS / options.size)
     options.work.mkdir(parents=True, exist_ok=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     if options.model is None:
