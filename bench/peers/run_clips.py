@@ -133,14 +133,13 @@ def build_sd(options):
         raise Failed("--sd-source FOLDER says where its sources are")
     if not (options.sd_source / "ggml" / "CMakeLists.txt").exists():
         raise Failed(f"{options.sd_source} has no ggml/ (git submodule update --init ggml)")
-    build = options.work / "sd.cpp"
+    source = options.sd_source.resolve()
+    build = options.work / f"sd.cpp-{run_models.digest(source, *options.sd_options)}"
+    print(f"building stable-diffusion.cpp in {build}", file=sys.stderr)
+    run(["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *options.sd_options])
+    run(["cmake", "--build", build, "--target", "sd-cli", "--parallel", str(options.threads)])
     program = build / "bin" / "sd-cli"
-    if not program.exists():
-        print(f"building stable-diffusion.cpp in {build}", file=sys.stderr)
-        run(["cmake", "-S", options.sd_source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
-             *options.sd_options])
-        run(["cmake", "--build", build, "--target", "sd-cli", "--parallel", str(options.threads)])
-        must_exist(program)
+    must_exist(program)
     return program
 
 
