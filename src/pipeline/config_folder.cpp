@@ -1,7 +1,6 @@
 #include "pipeline/config_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <system_error>
 
@@ -16,10 +15,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::array<fs::path, 4> config_places() {
-  return {own_library().parent_path() / "configs",
-          (own_program().parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
-          ZOETROPE_CONFIGS_SOURCE};
+// `way` goes from the folder of `file`. Links are followed first: the system's /lib may be one to /usr/lib.
+fs::path from(const fs::path& file, const char* way) {
+  std::error_code ignored;
+  return file.empty() ? fs::path() : fs::weakly_canonical(file.parent_path() / way, ignored);
+}
+
+std::vector<std::string> config_places() {
+  std::vector<std::string> places;
+  for (const fs::path& place : {from(own_library(), "configs"), from(own_library(), ZOETROPE_CONFIGS_FROM_LIBRARY),
+                                from(own_program(), ZOETROPE_CONFIGS_FROM_PROGRAM),
+                                fs::path(ZOETROPE_CONFIGS_INSTALLED), fs::path(ZOETROPE_CONFIGS_SOURCE)})
+    if (!place.empty()) places.push_back(place.string());
+  return places;
 }
 
 // Published as Wan-AI/Wan2.2-T2V-A14B-Diffusers, here wan2.2_t2v_a14b.
@@ -35,19 +43,17 @@ std::string name_of_published(const std::string& repository) {
 
 std::optional<fs::path> find_config_folder() {
   std::error_code ignored;
-  for (const fs::path& place : config_places())
-    if (place.is_absolute() && fs::is_directory(place, ignored)) return place;
+  for (const std::string& place : config_places())
+    if (fs::is_directory(place, ignored)) return place;
   return std::nullopt;
 }
 
 fs::path config_folder() {
   if (const std::optional<fs::path> folder = find_config_folder()) return *folder;
-  const auto places = config_places();
   fail(
-      "the configurations of known models and machines are in none of {}, {}, {} and {}; name a checkpoint folder, and "
-      "a "
-      "machine as hardware=FILE",
-      places[0].string(), places[1].string(), places[2].string(), places[3].string());
+      "the configurations of known models and machines are in none of {}; name a checkpoint folder, and a machine as "
+      "hardware=FILE",
+      fmt::join(config_places(), ", "));
 }
 
 std::vector<std::string> config_names() {

@@ -9,9 +9,9 @@
 
 namespace zoetrope::pipeline {
 
-// configs/ beside the shared object of this code (in a Python package), next to the program as installed
-// (../share/zoetrope/configs), where it was to be installed, or in the source tree; the first that is there. Throws
-// Error where none is.
+// configs/ beside the shared object of this code (in a Python package), ../share/zoetrope/configs next to it or to the
+// program (as installed), where it was to be installed, or in the source tree; the first that is there. Throws Error
+// where none is.
 std::filesystem::path config_folder();
 // The same, or nothing where none is.
 std::optional<std::filesystem::path> find_config_folder();

@@ -1,4 +1,5 @@
 // Calls every function of zoetrope/model.h and zoetrope/video.h: model_api MODEL_DIR OUTPUT.mp4
+// Describes a known model by its name, without weights: model_api NAME
 #include <zoetrope/zoetrope.h>
 
 #include <cstdio>
@@ -22,9 +23,14 @@ class Counter final : public FrameSink {
 };
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 2 && argc != 3) return 2;
   try {
     ModelOptions options;
+    if (argc == 2) {
+      options.weights = WeightSource::kRandom;
+      std::puts(Model::open(argv[1], options).describe({.prompt = "a red cat"}).c_str());
+      return 0;
+    }
     options.keep_weights = KeepWeights::kTransformer;
     Model opened = Model::open(argv[1], options);
     Model model = std::move(opened);
