@@ -172,6 +172,7 @@ void run_beside_signals(Ending& ending, Work&& work) {
 
 // The values of all frames, as they come.
 struct Frames {
+  static constexpr int64_t kValueBytes = sizeof(float);
   std::vector<float> values;
   size_t height = 0, width = 0;
 
@@ -186,6 +187,7 @@ class FramesSink final : public FrameSink {
   FramesSink(Frames& frames, const VideoFormat& format) : frames_(frames) {
     frames.height = static_cast<size_t>(format.height);
     frames.width = static_cast<size_t>(format.width);
+    frames.values.reserve(static_cast<size_t>(format.frames) * frames.height * frames.width * 3);
   }
   void add_values(const float* rgb) override {
     frames_.values.insert(frames_.values.end(), rgb, rgb + frames_.height * frames_.width * 3);
@@ -294,6 +296,7 @@ class Pipeline {
     for (size_t i = 0; i < videos.size(); ++i) {
       requests.push_back(options_of(videos[i]));
       requests.back().decode = decode;
+      requests.back().sink_value_bytes = decode ? Frames::kValueBytes : 0;
       sinks.emplace_back(
           [&frames = frames[i]](const VideoFormat& format) { return std::make_unique<FramesSink>(frames, format); });
     }
@@ -328,7 +331,8 @@ class Pipeline {
 
   std::string describe(const Keys& keys) const {
     const std::shared_ptr<Model> model = open_model();
-    const Request request = options_of(keys);
+    Request request = options_of(keys);
+    request.sink_value_bytes = Frames::kValueBytes;
     const nb::gil_scoped_release others_run;
     return model->describe(request);
   }

@@ -98,6 +98,17 @@ TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
     EXPECT_EQ(with.phases[i].total(), without.phases[i].total() + Bytes(5'000'000)) << with.phases[i].name;
 }
 
+TEST(Admission, FramesThatASinkKeepsArePlanned) {
+  MemoryQuestion question = question_1_3b();
+  const auto decoding = [&] { return memory_plan(question).peak_of(planner::kVae); };
+  const Bytes none = decoding(),
+              values(question.options.num_frames * question.options.height * question.options.width * 3);
+  question.options.frames_in_memory = true;
+  EXPECT_EQ(decoding(), none + values);
+  question.options.sink_value_bytes = 4;
+  EXPECT_EQ(decoding(), none + values * 4);
+}
+
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
   const MemoryQuestion question = question_1_3b();
   const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});

@@ -391,6 +391,7 @@ void check_options(const GenerateOptions& o) {
     const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }
+  if (o.sink_value_bytes < 0) fail("sink_value_bytes={}: must be 0 or more", o.sink_value_bytes);
   if (!o.resume.empty() && !o.journal.empty() && o.journal != o.resume)
     fail("journal={}: a run that resumes is noted where it was; leave journal out", o.journal);
   const std::string hardware = if_exists(o.hardware);

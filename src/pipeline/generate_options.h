@@ -34,7 +34,7 @@ struct GenerateOptions : ModelOptions, Request {
   std::optional<int64_t> crf;      // likewise
   std::string dump;                // folder for run.safetensors
   double videos_per_device = 0;    // key per_device_batch_size of MaxDiffusion; 0: not given
-  bool frames_in_memory = false;   // no key: the caller wants Video::frames
+  bool frames_in_memory = false;   // no key: the caller may want Video::frames
   std::vector<std::string> notes_of_inputs{};  // no key: where frames or shape of inputs replace what was asked
 };
 

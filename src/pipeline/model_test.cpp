@@ -434,6 +434,7 @@ TEST(Model, RefusalsNameTheField) {
               HasSubstr("guidance_scale=nan"));
   EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.num_inference_steps = 0; }),
               HasSubstr("num_inference_steps=0"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.sink_value_bytes = -1; }), HasSubstr("sink_value_bytes=-1"));
   EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.image = "cat.png"; }), HasSubstr("image"));
   EXPECT_THAT(refusal([](ModelOptions& o, Request&) { o.dtype = DType::kF16; }),
               AllOf(HasSubstr("F16"), HasSubstr("BF16")));

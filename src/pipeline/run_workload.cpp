@@ -172,7 +172,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   // The run to compare with takes both branches together.
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
-  size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
+  size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + std::max<int64_t>(o.frames_in_memory, o.sink_value_bytes);
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;

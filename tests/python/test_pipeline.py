@@ -1,6 +1,7 @@
 """WanPipeline on the small model, against the program with the same keys."""
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -475,6 +476,14 @@ def test_what_diffusers_has_and_this_has_not(pipe):
 def test_weights_from_a_name_of_configs():
     some = zoetrope.WanPipeline.from_pretrained("wan2.1_t2v_1.3b", weights="random", layers=1)
     assert "30" in some.describe("a cat") or "1 of" in some.describe("a cat")
+
+
+def test_frames_are_planned(pipe):
+    """As floats, as a call returns them; the program hands them to a file."""
+    size = {"height": 720, "width": 1280, "num_frames": 81}
+    held = re.search(r"Memory ([\d.]+) GB planned, the most of it in 'VAE decode'", pipe.describe(PROMPT, **size))
+    without = re.search(r"VAE decode +([\d.]+) GB", program("inspect", TINY, *settings({**MODEL, **size})))
+    assert float(held[1]) - float(without[1]) > 0.99e-9 * 81 * 720 * 1280 * 3 * 4
 
 
 def test_no_file_is_left(pipe, monkeypatch, tmp_path):

@@ -56,7 +56,7 @@ struct RunSize {
   kernels::ConvAlgorithm vae_convolution = kernels::ConvAlgorithm::kAuto;
   bool vae_tiling = false;
   bool previews = false;           // are decoded between steps
-  int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory
+  int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory, a sink's
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
