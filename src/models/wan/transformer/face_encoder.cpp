@@ -87,7 +87,7 @@ Pixels Encoding::convolve(const Pixels& x, const LinearWeights& layer, const Win
   Pixels out{Tensor::uninitialized(DType::kF32, {height, width, layer.weight.n})};
   const TensorView rows = out.values.view().reshape({positions, layer.weight.n});
   const LinearWeights plain{layer.weight, {}};
-  const int64_t strip = std::clamp<int64_t>(kPatchElements / k, 64, positions);
+  const int64_t strip = std::min(positions, std::max<int64_t>(64, kPatchElements / k));
   const Tensor patches = Tensor::uninitialized(DType::kF32, {strip, k});
   for (int64_t begin = 0; begin < positions; begin += strip) {
     const int64_t count = std::min(strip, positions - begin);
