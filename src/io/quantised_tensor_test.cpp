@@ -194,6 +194,9 @@ TEST_F(RawFile, WhatDoesNotFitIsRefused) {
   const auto codes = with_codes("I8").with_scale("L.weight_scale", {1, nan}, "[2]").open();
   EXPECT_THAT(error_of([&] { codes->int8_codes("L.weight"); }),
               HasSubstr("scale 'L.weight_scale' is nan for row 1; the file is damaged"));
+  // Finite, with its highest bit of the exponent turned over.
+  const auto large = with_codes("I8").with_scale("L.weight_scale", {1, 3.4e35f}, "[2]").open();
+  EXPECT_THAT(error_of([&] { large->int8_codes("L.weight"); }), HasSubstr("for row 1; the file is damaged"));
   EXPECT_THAT(with("b", "F8_E4M3", "[2]", "\x7f\x10").refusal(), AllOf(HasSubstr("'b'"), HasSubstr("a NaN")));
   EXPECT_THAT(with("b", "F8_E5M2", "[2]", "\x7c\x10").refusal(), HasSubstr("infinite"));
   EXPECT_THAT(with_scale("L.weight_scale", {1}, "[]").refusal(), HasSubstr("no 'L.weight'"));

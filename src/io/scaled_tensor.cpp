@@ -147,13 +147,16 @@ ScaleLayout scale_layout(const std::string& where, const StoredPart& codes, cons
   refuse_scale(where, codes, scale);
 }
 
+// Codes are found again by dividing by their scale, which float32 can do between these.
+constexpr float kLeastScale = 1e-34f, kLargestScale = 1e30f;
+
 template <typename ScaleOf>
 Int8Codes row_scales(const std::string& where, const std::string& name, int64_t rows, int64_t rotation,
                      const ScaleOf& scale_of) {
   Int8Codes codes{rotation, {}};
   for (int64_t row = 0; row < rows; ++row) {
     const float scale = scale_of(row);
-    if (!std::isfinite(scale))
+    if (const float size = std::abs(scale); size != 0 && !(kLeastScale <= size && size <= kLargestScale))
       fail("{}: scale '{}' is {} for row {}; the file is damaged, download it again", where, name, scale, row);
     codes.scales.push_back(scale);
   }
