@@ -39,16 +39,14 @@ void store_fifth_bits(const Codes& codes, std::byte* to) {
 }
 
 // Of formats around zero: codes 0 to 2·half − 1 stand for −half to half − 1 times the scale, and the value of largest
-// magnitude, the first of several, gets −half. Product and sum are rounded each, without fused multiply-add, which
-// would change some codes.
+// magnitude, the first of several, gets −half. Product and sum are rounded once together.
 float centred_codes(const float* values, int half, Codes& codes) {
   const float* largest =
       std::max_element(values, values + kElements, [](float a, float b) { return std::abs(a) < std::abs(b); });
   const float scale = *largest / static_cast<float>(-half), inverted = inverse(scale);
   for (size_t i = 0; i < kElements; ++i) {
-    const float product = values[i] * inverted;
-    codes[i] = std::min(static_cast<uint32_t>(product + (static_cast<float>(half) + 0.5f)),
-                        static_cast<uint32_t>(2 * half - 1));
+    const double steps = static_cast<double>(values[i]) * inverted + (half + 0.5);
+    codes[i] = std::min(static_cast<uint32_t>(static_cast<float>(steps)), static_cast<uint32_t>(2 * half - 1));
   }
   return scale;
 }

@@ -56,6 +56,14 @@ TEST(BlockEncoders, MultiplesOfAHalfPrecisionScaleAreExact) {
   }
 }
 
+// As in gguf, product and sum are rounded once: the product alone would be 0.5 below, and the code 9.
+TEST(BlockEncoders, CodesAreRoundedOnce) {
+  Values values{};
+  values[0] = -1.0024937391281128f;
+  values[1] = 0.06265579909086227f;
+  EXPECT_EQ(byte(encoded("Q4_0", values), 3) & 15, 8);
+}
+
 TEST(BlockEncoders, Q8RoundsTiesAwayFromZero) {
   Values values{};
   values[0] = 127;  // a scale of 1
