@@ -356,6 +356,11 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
     fail("{}: scale_factor_temporal {} and scale_factor_spatial {} do not fit the layers, which scale by {} and {}",
          json.where(), config.scale_factor_temporal, config.scale_factor_spatial, temporal, spatial);
   }
+  constexpr int64_t kTileUnit = 64;  // pixels: tiles and their strides are multiples of it
+  if (kTileUnit % spatial != 0) {
+    fail("{}: scale_factor_spatial is {}, as the layers and patch_size {} scale, but must divide {}", json.where(),
+         spatial, config.patch_size, kTileUnit);
+  }
   return config;
 }
 

@@ -200,6 +200,10 @@ TEST(VaeConfig, RefusesWhatDoesNotFitTogether) {
   expect_refused<VaeConfig>(good, "scale_factor_temporal", 8);
   expect_refused<VaeConfig>(good, "attn_scales", {1.0});
   expect_refused<VaeConfig>(good, "patch_size", 2);
+  json thirds = good;
+  thirds["patch_size"] = 3;
+  thirds["in_channels"] = thirds["out_channels"] = 27;
+  expect_refused<VaeConfig>(thirds, "scale_factor_spatial", 24);  // cut into no whole tiles
   for (const char* key : {"base_dim", "z_dim", "dim_mult", "num_res_blocks", "temperal_downsample", "latents_mean"}) {
     expect_required<VaeConfig>(good, key);
   }
