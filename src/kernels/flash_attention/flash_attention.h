@@ -42,6 +42,9 @@ inline constexpr int64_t kMostHeadDim = 1024;
 inline constexpr int64_t kMostTileRows = 4096;
 inline constexpr int64_t kMostTileKeys = 8192;
 
+// Bytes of packed keys and values beyond which threads no longer work on several heads at once.
+inline constexpr int64_t kFlashPackBudget = int64_t{64} << 20;
+
 struct FlashProblem {
   int64_t batch = 1;
   int64_t query_tokens = 0;  // rows of the state

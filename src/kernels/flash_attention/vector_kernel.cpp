@@ -25,12 +25,11 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kPackBudget = int64_t{64} << 20;  // bytes of a group of more than one head
-constexpr int64_t kFewTiles = 8;                    // query tiles a thread below which heads are grouped
-constexpr int64_t kMinTileRows = 32;                // smaller tiles, for the team's sake, read the keys too often
-constexpr int64_t kRowsAhead = 4;                   // of the output, asked for before they are written
-constexpr int64_t kLine = 64;                       // bytes
-constexpr int64_t kThreadWork = int64_t{1} << 20;   // multiply-adds worth waking a thread for: some 20 µs
+constexpr int64_t kFewTiles = 8;                   // query tiles a thread below which heads are grouped
+constexpr int64_t kMinTileRows = 32;               // smaller tiles, for the team's sake, read the keys too often
+constexpr int64_t kRowsAhead = 4;                  // of the output, asked for before they are written
+constexpr int64_t kLine = 64;                      // bytes
+constexpr int64_t kThreadWork = int64_t{1} << 20;  // multiply-adds worth waking a thread for: some 20 µs
 
 // Which keys of the block take part for one batch entry.
 struct Selection {
@@ -187,7 +186,7 @@ class VectorKernel final : public FlashKernel {
     if (threads > 1) {
       if (tiles < kFewTiles * threads) {
         const int64_t wanted = ceil_div(kThreadWork, std::max<int64_t>(head_work(keys), 1)) * threads;
-        const int64_t affordable = std::max<int64_t>(1, kPackBudget / std::max<int64_t>(pack_bytes, 1));
+        const int64_t affordable = std::max<int64_t>(1, kFlashPackBudget / std::max<int64_t>(pack_bytes, 1));
         group = std::min({wanted, affordable, heads_});
       }
       if (group % threads != 0) tiles = std::max(tiles, std::min(round_up(tiles, threads), rows / kMinTileRows));

@@ -4,6 +4,7 @@
 
 #include "base/index_range.h"
 #include "io/packing_threads.h"
+#include "kernels/flash_attention/flash_attention.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
@@ -406,8 +407,11 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads / layout.tensor,
                  config.attention_head_dim, element};
   w.attention.kv_vector_bytes = size.kv_vector_bytes;
-  // A head's keys and values, packed.
-  w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
+  // Keys and values of a head, packed; of short sequences those of several, which threads divide.
+  const Bytes head = Bytes(tokens) * (2 * config.attention_head_dim * kFloat);
+  const Bytes heads = head * (rank_threads > 1 ? branches * config.num_attention_heads / layout.tensor : 1);
+  w.kernel_scratch =
+      std::max(head, std::min(heads, Bytes(kernels::kFlashPackBudget))) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
            Bytes(size.prompts + size.videos) * cells * (config.out_channels * kFloat);
   if (in_tiles(configs.vae, size)) w.layout.vae_ranks = 1;  // tiles follow one another on one rank
