@@ -25,6 +25,7 @@
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/original_repository.h"
+#include "pipeline/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -223,6 +224,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   std::vector<std::string> models, words;
   constexpr std::string_view kModel = "model=";
   for (const std::string& argument : arguments) {
+    if (!pipeline::config_file(argument).empty())
+      fail("command line: {}: inspect takes a model and keys; `zoetrope plan` takes YAML files, and says memory too",
+           argument);
     if (argument.starts_with(kModel)) models.push_back(argument.substr(kModel.size()));
     else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
   }
