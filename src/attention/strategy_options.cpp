@@ -106,7 +106,7 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
                                                                   {"int8", AttentionDtype::kInt8}},
               "what self-attention is multiplied in: as_computed, or where that is bf16 in int8")
       .number("attention_int8_limit", o.attention_int8_limit, {1e-6, kInt8Limit},
-              "most by which int8 may move the output of a head, relative L2 of a sample; others stay bf16; "
+              "largest relative L2 error of a head's output in int8, on a sample; other heads stay bf16; "
               "unset: 0.05, or what a budget allows");
 }
 

@@ -192,8 +192,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("crf", o.crf, {0, 63},
                "quality of .mp4, .mov and .webm as the encoder counts it, 0 the best; unset: visually lossless")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
-      .integer("preview", o.preview, {1, 1000},
-               "every so many steps write a small GIF of the clip, NAME.preview.gif; unset: never")
+      .integer("preview", o.preview, {1, 1000}, "steps between small GIFs of the clip, NAME.preview.gif; unset: none")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
       .text("journal", o.journal,
             "folder that records each step and decoded frame, for resume=; none: no journal; unset: OUTPUT.journal for "
@@ -217,8 +216,8 @@ OptionSet describe_options(GenerateOptions& o) {
               "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
       .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
       .choice("vae_convolution", o.vae_convolution, kConvolutions,
-              "3×3 convolutions of the VAE; winograd: all in fewer products; auto: those with 64 channels or more, but "
-              "the first and the last")
+              "3×3 convolutions of the VAE; winograd: all by Winograd's algorithm; auto: those of 64 channels or more, "
+              "except first and last")
       .flag("vae_tiling", o.vae_tiling, "encode and decode in overlapping, blended tiles, as the reference can")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
                "ranks that share the rows of a frame in the VAE; unset: the planner's choice")
@@ -232,7 +231,8 @@ OptionSet describe_options(GenerateOptions& o) {
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks that share a sequence; -1: those left over")
       .integer("data_parallelism", o.data_parallelism, {-1, 4096},
-               "2 runs the two guidance branches on two halves of the ranks; unset: 1 with a named topology, else the "
+               "2 runs the two guidance branches on two halves of the ranks; unset: 1 with a named topology but flash, "
+               "else the "
                "planner's choice")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096},
                "ranks, each a process, that share the transformer's weights, a part on each; divides the ranks; -1: "

@@ -169,7 +169,7 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
              "step cache: MagCache, TeaCache, SenCache, CFG cache, drift cache (docs/caches.md)")
       .number("cache_threshold", o.cache_threshold, {0, 1000},
               "how far reused results may be off, as the cache measures it (mag, tea, sen, drift); 0 reuses nothing; "
-              "unset: as published, of drift 0.1")
+              "unset: as published; drift: 0.1")
       .integer("cache_max_skips", o.cache_max_skips, {0, 1000},
                "consecutive steps that may reuse (mag: 2, sen and drift: 3)")
       .number("cache_retention", o.cache_retention, {0, 1},
