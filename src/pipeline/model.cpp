@@ -78,7 +78,7 @@ struct Model::Impl {
     std::erase_if(runs, [](const auto& run) { return run.second.expired(); });
     std::shared_ptr<pipeline::Run> run = runs[call].lock();
     if (run) return run;
-    runs[call] = run = std::make_shared<pipeline::Run>(model, videos);
+    runs[call] = run = std::make_shared<pipeline::Run>(model, videos, model.of_others());
     if (keeps_timeout) run->keep_timeout();
     return run;
   }
@@ -160,7 +160,8 @@ std::vector<Video> Model::generate(const std::vector<Request>& requests, const s
     if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(pipeline::rank_options(impl_->model.options));
     return impl_->generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), false, requests, sinks, callbacks);
   }
-  return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty())).run_on_threads(sinks, callbacks);
+  return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty()), impl_->model.of_others())
+      .run_on_threads(sinks, callbacks);
 }
 
 std::vector<Video> Model::generate(comm::Communicator& world, const std::vector<Request>& requests,
@@ -170,7 +171,7 @@ std::vector<Video> Model::generate(comm::Communicator& world, const std::vector<
 }
 
 std::string Model::describe(const Request& request) const {
-  const pipeline::Run run(impl_->model, impl_->options_of({request}, true));
+  const pipeline::Run run(impl_->model, impl_->options_of({request}, true), impl_->model.of_others());
   return run.describe(comm::launched_by_mpi() ? comm::launched_ranks()
                                               : static_cast<int>(impl_->model.options.ranks.value_or(1)));
 }

@@ -1,6 +1,7 @@
 #include "pipeline/run.h"
 
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -216,12 +217,24 @@ void OpenModel::release_weights() {
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
 }
 
+int64_t OpenModel::of_others() {
+  ::malloc_trim(0);  // what was freed in small pieces counts as used until it is given back
+  const planner::Workload most = workload_by_layout(memory)({}, 1);
+  planner::Bytes kept(prompts.bytes());
+  if (experts.known())
+    for (const planner::Workload::Expert& expert : most.experts) kept += expert.weights.resident;
+  if (vae_decoder.known()) kept += most.vae.weights.resident;
+  if (vae_encoder.known()) kept += most.kept_vae_encoder;
+  return std::max<int64_t>(0, trace::anonymous_bytes() - anonymous - kept.count());
+}
+
 void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& videos) {
   plan_run(checked_batch(videos, model.folder), model.folder);
 }
 
-Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos)
-    : open_(model),
+Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others)
+    : of_others_(of_others),
+      open_(model),
       model_(model.folder),
       videos_(checked_batch(videos, model.folder)),
       options_(of_batch(videos_)),
@@ -273,6 +286,7 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
   if (softmax) question.options.strategy.softmax = softmax;
   question.known_prompts = open_.prompts.bytes();
   question.grid_frames = open_.grid_frames;
+  question.of_others = of_others_;
   return question;
 }
 

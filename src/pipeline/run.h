@@ -38,12 +38,16 @@ struct OpenModel {
   // Uses `model` and the fields of ModelOptions.
   explicit OpenModel(const GenerateOptions& options);
   void release_weights();
+  // Bytes that this process has allocated since, less the most that the model can keep between runs: videos that the
+  // caller of a Model holds, and whatever else it has in memory.
+  int64_t of_others();
 
   const RunFiles reads;  // before anything is read
   const GenerateOptions options;
   const ModelFolder folder;
   const MemoryQuestion memory;                       // of a run with these options
   const int64_t resident = trace::resident_bytes();  // before weights are read
+  const int64_t anonymous = trace::anonymous_bytes();
   SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;
   KnownPrompts prompts;
@@ -68,8 +72,8 @@ void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& vid
 // Shared by the ranks of this process.
 class Run {
  public:
-  // As check_batch(); reads pictures and videos.
-  Run(OpenModel& model, const std::vector<GenerateOptions>& videos);
+  // As check_batch(); reads pictures and videos. `of_others`: as in MemoryQuestion.
+  Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others = 0);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
   // `named`: the folder that a user resumes.
@@ -190,6 +194,7 @@ class Run {
   static JournalKeys journal_keys(const GenerateOptions& options);
 
   const RunFiles reads_;  // before anything is read
+  const int64_t of_others_;
   OpenModel& open_;
   const ModelFolder& model_;
   const std::vector<GenerateOptions> videos_;  // alike but for their prompts, noise and files

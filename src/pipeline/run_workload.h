@@ -32,6 +32,7 @@ struct MemoryQuestion {
   int sharers = 1;
   int64_t known_prompts = 0;  // bytes of the last run's embeddings, which keep_weights leaves in the process
   int64_t grid_frames = 0;    // bytes of frames that the process keeps for a grid
+  int64_t of_others = 0;      // bytes allocated since `resident`, and not by the model: a caller's videos
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);

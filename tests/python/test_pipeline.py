@@ -486,6 +486,23 @@ def test_frames_are_planned(pipe):
     assert float(held[1]) - float(without[1]) > 0.99e-9 * 81 * 720 * 1280 * 3 * 4
 
 
+def test_what_the_caller_holds_is_planned():
+    """Not what the model keeps, which is planned anyway."""
+    some = zoetrope.WanPipeline.from_pretrained("wan2.1_t2v_1.3b", weights="random", layers=5, keep_weights="all",
+                                                threads=2)
+
+    def planned():
+        return float(re.search(r"Memory ([\d.]+) GB planned", some.describe(PROMPT, **SMALL))[1])
+
+    before = planned()
+    some(PROMPT, **{**SMALL, "num_inference_steps": 1})
+    kept = planned()
+    held = numpy.ones(100_000_000, numpy.float32)
+    assert planned() - kept > 0.9e-9 * held.nbytes
+    del held
+    assert abs(kept - before) < 0.1 and abs(planned() - kept) < 0.02
+
+
 def test_no_file_is_left(pipe, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     import tempfile
