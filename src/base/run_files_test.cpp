@@ -31,6 +31,18 @@ TEST(RunFiles, WhatARunReadsIsNotWrittenUnderAnyName) {
   EXPECT_EQ(error_of([&] { check_writable(input); }), "no error");  // the next run may
 }
 
+// File systems give the inode of a file that is gone to the next one.
+TEST(RunFiles, WhatIsGoneSparesNoNewFile) {
+  const TestFolder folder;
+  const RunFiles run;
+  for (int i = 0; i < 100; ++i) {
+    const auto input = folder.write(fmt::format("in{}", i), "read once");
+    read_file(input);
+    std::filesystem::remove(input);
+    EXPECT_EQ(error_of([&] { check_writable(folder.write(fmt::format("out{}", i), "new")); }), "no error");
+  }
+}
+
 // An opened model lives on, with what it reads; what a run of it read may be written afterwards.
 TEST(RunFiles, ARunTakesItsInputsWithIt) {
   const TestFolder folder;
