@@ -11,6 +11,7 @@
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "pipeline/cancel.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -24,12 +25,8 @@ namespace {
 constexpr const char* kHeartbeat = "heartbeat of encoding";
 constexpr const char* kImageHeartbeat = "heartbeat of the image encoder";
 constexpr const char* kGather = "gather conditions";
+constexpr const char* kWhileEncoding = "while encoding pictures";
 constexpr int64_t kColours = 3;
-
-void stop_if_cancelled(const Stage& stage) {
-  const auto& cancelled = stage.callbacks.cancelled;
-  if (cancelled && cancelled()) fail("interrupted while encoding pictures; nothing was written");
-}
 
 Shape video_shape(const GenerateOptions& o, int64_t frames) { return {frames, o.height, o.width, kColours}; }
 
@@ -79,7 +76,7 @@ class RankEncoder {
   void encode_rows(const wan::FrameSource& video, IndexRange own, const TensorView& latents /* [z, T, own, w] */) {
     const wan::VaeConfig& config = stage_.model.vae_config;
     const wan::FrameSource watched{video.shape, [&](int64_t frame) {
-                                     stop_if_cancelled(stage_);
+                                     stop_if_cancelled(stage_.callbacks.cancelled, kWhileEncoding);
                                      if (waiting_) heartbeat_.beat();
                                      return video.frame(frame);
                                    }};
@@ -143,7 +140,7 @@ Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& 
     dumps.add("clip_pixel_values", inputs.pixels);
     const encoders::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
     vision.encode(stream, inputs.pixels, rows, {}, [&] {
-      stop_if_cancelled(stage);
+      stop_if_cancelled(stage.callbacks.cancelled, kWhileEncoding);
       heartbeat.beat();
     });
     if (const io::Checkpoint* files = tower.weights.checkpoint()) files->require_unchanged();

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "io/in_parts.h"
+#include "pipeline/cancel.h"
 #include "pipeline/convert_output.h"
 #include "pipeline/convert_plan.h"
 #include "tensor/finite.h"
@@ -71,7 +72,7 @@ class Conversion {
 
  private:
   void tell() const {
-    if (callbacks_.cancelled && callbacks_.cancelled()) fail("interrupted; nothing was written");
+    stop_if_cancelled(callbacks_.cancelled);
     if (callbacks_.progress) callbacks_.progress(static_cast<int64_t>(done_), static_cast<int64_t>(output_->bytes()));
   }
 

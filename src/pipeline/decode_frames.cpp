@@ -13,6 +13,7 @@
 #include "models/wan/vae/preview_latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "pipeline/cancel.h"
 #include "pipeline/decode_journal.h"
 #include "pipeline/finite.h"
 #include "pipeline/frame_queue.h"
@@ -29,6 +30,7 @@ constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputHeartbeat = "heartbeat of the output";
 constexpr const char* kReplayHeartbeat = "heartbeat of frames from the journal";
 constexpr const char* kDecodeHeartbeat = "heartbeat of decoding";
+constexpr const char* kWhileDecoding = "while decoding";
 
 // Of so many decoded frames those that the output gets.
 int64_t frames_of_output(const DecodedPart& part, int64_t decoded) {
@@ -48,7 +50,7 @@ void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& 
   const Shape frame{stage.options.height, stage.options.width, 3};
   const auto own = [&](const TensorView& all) { return all ? all.slice(0, part.first, part.first + count) : all; };
   const auto tick = [&] {
-    if (stage.callbacks.cancelled && stage.callbacks.cancelled()) fail("interrupted; nothing was written");
+    stop_if_cancelled(stage.callbacks.cancelled);
     beat();
   };
   FrameQueue queue({*output.sink, own(output.floats), own(output.bytes)}, frame, tick);
@@ -103,7 +105,7 @@ class RankDecode {
     };
     const FrameQueue::Output to{*output.sink, own(output.floats), own(output.bytes)};
     const auto tick = [this] {
-      stop_if_cancelled();
+      stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
       if (others_wait_) heartbeat_.beat();
       if (listeners_ != nullptr) listeners_->beat();
     };
@@ -116,7 +118,7 @@ class RankDecode {
     if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, latents.shape())) {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
-        stop_if_cancelled();
+        stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
         if (listeners_ != nullptr && queue_) listeners_->beat();
         tell(part_.frames * done / total);
       };
@@ -169,11 +171,6 @@ class RankDecode {
     return stops;
   }
 
-  void stop_if_cancelled() const {
-    const auto& cancelled = stage_.callbacks.cancelled;
-    if (cancelled && cancelled()) fail("interrupted while decoding; nothing was written");
-  }
-
   void tell(int64_t decoded) {
     if (!queue_ || !stage_.callbacks.frames) return;
     const int64_t now = std::clamp<int64_t>(decoded - part_.left_out, 0, part_.frames);
@@ -184,7 +181,7 @@ class RankDecode {
 
   // frames [n, own rows, W, 3]
   void take(int64_t first, const TensorView& frames) {
-    stop_if_cancelled();
+    stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
     if (listeners_ != nullptr && queue_) listeners_->beat();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
@@ -429,7 +426,7 @@ void Preview::show(const Denoiser::StepDone& done, int64_t steps, const std::fun
   std::vector<float> unit(static_cast<size_t>(height * width * 3));
   for (int64_t f = 0; f < count; ++f) {
     tick();
-    if (stage_.callbacks.cancelled && stage_.callbacks.cancelled()) fail("interrupted; nothing was written");
+    stop_if_cancelled(stage_.callbacks.cancelled);
     decoder_->vae.decode(stream, small.view().slice(2, f, f + 1), [&](int64_t, const TensorView& frame) {
       const float* values = frame.data<float>();
       for (size_t i = 0; i < unit.size(); ++i) unit[i] = 0.5f * values[i] + 0.5f;

@@ -11,6 +11,7 @@
 #include "models/wan/transformer/face_encoder.h"
 #include "models/wan/transformer/patchify.h"
 #include "parallel/shards.h"
+#include "pipeline/cancel.h"
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
@@ -279,8 +280,7 @@ void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled)
   const bool black = setup_.plan.guided;
   const Tensor vectors = vectors_of_face(frames, black, expert_weights_->config.face->vector_dim, world_,
                                          [&](const TensorView& pixels, const TensorView& vector) {
-                                           if (cancelled && cancelled())
-                                             fail("interrupted while encoding the face; nothing was written");
+                                           stop_if_cancelled(cancelled, "while encoding the face");
                                            wan::encode_motion(stream_, *expert_weights_, pixels, vector);
                                          });
   face_ =
@@ -451,13 +451,11 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     step_ = fmt::format("step {} of {}", i + 1, steps);
     begin_part(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
-    const auto stop_if_cancelled = [&] {
-      if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);
-    };
-    if (callbacks.cancelled) stop_if_cancelled();
+    const std::string in_step = "in " + step_;
+    stop_if_cancelled(callbacks.cancelled, in_step);
     int64_t layer = 0;
     const Probe progress = [&](std::string_view tensor, const TensorView&) {
-      if (callbacks.cancelled) stop_if_cancelled();
+      stop_if_cancelled(callbacks.cancelled, in_step);
       constexpr std::string_view kBlock = "block.";
       if (!tensor.starts_with(kBlock) || tensor.find('.', kBlock.size()) != std::string_view::npos) return;
       begin_part(fmt::format("{}, after layer {} of {}", step_, ++layer, layers));

@@ -11,6 +11,7 @@
 #include "base/ticking_wait.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
+#include "pipeline/cancel.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/run.h"
 
@@ -28,10 +29,7 @@ class Turns {
       std::unique_lock lock(turns_.mutex_);
       wait_ticking(
           lock, turns_.freed_, kBetweenQuestions, [&] { return !turns_.taken_; },
-          [&] {
-            if (callbacks.cancelled && callbacks.cancelled())
-              fail("interrupted while it waited for another call of the model; nothing was written");
-          });
+          [&] { pipeline::stop_if_cancelled(callbacks.cancelled, "while it waited for another call of the model"); });
       turns_.taken_ = true;
     }
     ~Turn() {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/launcher.h"
+#include "pipeline/cancel.h"
 #include "pipeline/host_sharing.h"
 #include "pipeline/weight_ranks.h"
 
@@ -108,7 +109,7 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
 std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, const std::function<bool()>& cancelled) {
   world_.set_step("reading weights");
   const auto tick = [&] {
-    if (cancelled && cancelled()) fail("interrupted while reading weights; nothing was written");
+    stop_if_cancelled(cancelled, "while reading weights");
     // Processes read at different speeds, and a large model takes longer than comm_timeout: they load tensor by tensor
     // together. The ranks of one process wait for the one that reads without a deadline.
     if (setup_.every_rank_loads) world_.barrier();
@@ -153,8 +154,7 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Commun
     else loading.sharing = share_host(*loaders);
   }
   const auto poll = [&] {
-    if (stage.callbacks.cancelled && stage.callbacks.cancelled())
-      fail("interrupted while reading the VAE; nothing was written");
+    stop_if_cancelled(stage.callbacks.cancelled, "while reading the VAE");
     if (tick) tick();
   };
   const auto load = [&] {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "pipeline/cancel.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
@@ -35,7 +36,6 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world,
                                                                   std::shared_ptr<const PromptEmbeddings> known) {
   const GenerateOptions& options = stage.options;
-  const Callbacks& callbacks = stage.callbacks;
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/text encoder");
   world.set_step("the prompt's encoding");
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
@@ -46,8 +46,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   PartialSumRanks sum(world, PartialSumRanks::kTextEncoder);
   RankHeartbeat heartbeat(world, kHeartbeat);
   const auto tick = [&] {
-    if (callbacks.cancelled && callbacks.cancelled())
-      fail("interrupted while encoding the prompt; nothing was written");
+    stop_if_cancelled(stage.callbacks.cancelled, "while encoding the prompt");
     if (!shared) heartbeat.beat();
   };
   const PromptTokens tokens = encoded_tokens(stage.plan, options.max_sequence_length);

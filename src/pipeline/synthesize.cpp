@@ -17,6 +17,7 @@
 #include "io/random_weights.h"
 #include "io/safetensors_shards.h"
 #include "models/encoders/tensor_tables.h"
+#include "pipeline/cancel.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/model_folder.h"
@@ -66,7 +67,7 @@ class Writer {
 
  private:
   void tell() const {
-    if (callbacks_.cancelled && callbacks_.cancelled()) fail("interrupted; nothing was written");
+    stop_if_cancelled(callbacks_.cancelled);
     if (callbacks_.progress) callbacks_.progress(component_.name, done_, static_cast<int64_t>(shards_.bytes()));
   }
 
