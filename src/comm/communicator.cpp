@@ -38,6 +38,18 @@ void Communicator::all_gather_v(const Segment& mine, std::span<const Segment> re
   exchange(sends, receives, operation).wait();
 }
 
+void Communicator::all_gather_in_place(std::span<const Segment> parts, const char* operation) {
+  const Segment mine = parts[static_cast<size_t>(rank())];
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Segment theirs = parts[static_cast<size_t>(peer)];
+    if (mine.bytes > 0) sends.push_back({peer, mine.data, mine.bytes});
+    if (theirs.bytes > 0) receives.push_back({peer, theirs.data, theirs.bytes});
+  }
+  exchange(sends, receives, operation).wait();
+}
+
 void Communicator::broadcast(int root, void* data, size_t bytes, const char* operation) {
   std::vector<Segment> sends;
   std::vector<Segment> receives;

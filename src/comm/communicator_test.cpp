@@ -241,6 +241,13 @@ ZT_RANK_TEST(Collectives, GiveEveryRankTheSame) {
   std::vector<char> mine = make_payload({me, 0, 3}, static_cast<size_t>(10 * me));
   comm.all_gather_v({me, mine.data(), mine.size()}, receives);
   for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(is_payload(all[static_cast<size_t>(rank)], {rank, 0, 3}));
+
+  for (int rank = 0; rank < n; ++rank)
+    if (rank != me) std::fill(all[static_cast<size_t>(rank)].begin(), all[static_cast<size_t>(rank)].end(), '\0');
+  const Counters before = comm.counters();
+  comm.all_gather_in_place(receives);
+  for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(is_payload(all[static_cast<size_t>(rank)], {rank, 0, 3}));
+  EXPECT_EQ(comm.counters().bytes_sent - before.bytes_sent, 10 * me * (n - 1));
 }
 
 // Large pieces that begin anywhere, several at once from the same peer: chunks and the copy past the caches.

@@ -17,6 +17,7 @@
 #include "pipeline/given_inputs.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/rank_heartbeat.h"
+#include "pipeline/row_segments.h"
 #include "tensor/copy_of.h"
 
 namespace zoetrope::pipeline {
@@ -93,21 +94,10 @@ class RankEncoder {
 
   void gather(const TensorView& whole /* [h, …] */) {
     if (world_.size() == 1) return;
-    std::vector<comm::Segment> receive;
-    for (int rank = 0; rank < world_.size(); ++rank) {
-      const IndexRange range = rank < count_ ? rows_of_part(whole.extent(0), count_, rank) : IndexRange{0, 0};
-      const TensorView part = whole.slice(0, range.begin, range.end);
-      receive.push_back({rank, part.raw(), part.bytes()});
-    }
-    // The own rows are in their place already and are sent from there.
-    std::vector<comm::Segment> send, others;
-    const comm::Segment mine = receive[static_cast<size_t>(world_.rank())];
-    for (const comm::Segment& segment : receive) {
-      if (segment.peer == world_.rank()) continue;
-      if (segment.bytes > 0) others.push_back(segment);
-      if (mine.bytes > 0) send.push_back({segment.peer, mine.data, mine.bytes});
-    }
-    world_.exchange(send, others, kGather).wait();
+    const auto rows_of = [&](int rank) {
+      return rank < count_ ? rows_of_part(whole.extent(0), count_, rank) : IndexRange{0, 0};
+    };
+    world_.all_gather_in_place(row_segments(whole, world_.size(), rows_of), kGather);
   }
 
   const Stage& stage_;

@@ -15,6 +15,7 @@
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
+#include "pipeline/row_segments.h"
 #include "tensor/copy_of.h"
 #include "tensor/finite.h"
 
@@ -292,34 +293,17 @@ void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled)
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
 void Denoiser::gather(int64_t local) {
-  const int64_t width = gathered_.extent(2), mine = layout_.data_index(world_.rank()) * local_samples();
-  const auto size = dtype_size(gathered_.dtype());
+  const int64_t mine = layout_.data_index(world_.rank()) * local_samples();
   const parallel::ContextLayout layout = layout_.of_sequence();
+  const auto tokens_of = [&](int rank) { return parallel::token_shard(setup_.plan.tokens, layout, rank); };
   for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
-    std::vector<comm::Segment> receive;
-    for (int rank = 0; rank < context_->size(); ++rank) {
-      const IndexRange range = parallel::token_shard(setup_.plan.tokens, layout, rank);
-      receive.push_back(
-          {rank, whole.slice(0, range.begin, range.end).raw(), static_cast<size_t>(range.size() * width) * size});
-    }
-    context_->all_gather_v({context_->rank(), part.raw(), part.bytes()}, receive, "velocity gather");
+    context_->all_gather_v({context_->rank(), part.raw(), part.bytes()},
+                           row_segments(whole, context_->size(), tokens_of), "velocity gather");
   }
-  comm::Communicator& data = *data_;
-  if (data.size() == 1) return;
-  std::vector<comm::Segment> receive;
-  const int64_t bytes = static_cast<int64_t>(gathered_.view().bytes()) / data.size();
-  for (int rank = 0; rank < data.size(); ++rank) {
-    receive.push_back({rank, gathered_.data<std::byte>() + rank * bytes, static_cast<size_t>(bytes)});
-  }
-  // The own branch is in its place already: send it from there, receive the other one.
-  std::vector<comm::Segment> send, others;
-  for (const comm::Segment& segment : receive) {
-    if (segment.peer == data.rank()) continue;
-    others.push_back(segment);
-    send.push_back({segment.peer, receive[static_cast<size_t>(data.rank())].data, static_cast<size_t>(bytes)});
-  }
-  data.exchange(send, others, "guidance gather").wait();
+  if (data_->size() == 1) return;
+  const auto samples_of = [&](int rank) { return split_range(samples(), data_->size(), rank); };
+  data_->all_gather_in_place(row_segments(gathered_, data_->size(), samples_of), "guidance gather");
 }
 
 sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {

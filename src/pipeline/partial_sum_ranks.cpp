@@ -5,18 +5,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "pipeline/row_segments.h"
 
 namespace zoetrope::pipeline {
-namespace {
-
-// The rows of [M, …] that a rank adds up, and their bytes.
-comm::Segment segment(int peer, const TensorView& all, IndexRange rows) {
-  const TensorView part = all.slice(0, rows.begin, rows.end);
-  return {.peer = peer, .data = part.raw(), .bytes = part.bytes()};
-}
-
-}  // namespace
-
 IndexRange PartialSumRanks::add_up_rows(Stream& stream, const TensorView& values) {
   ZT_CHECK(values.dtype() == DType::kF32 && values.contiguous() && values.rank() > 0);
   const int ranks = ranks_.size(), me = ranks_.rank();
@@ -29,10 +20,10 @@ IndexRange PartialSumRanks::add_up_rows(Stream& stream, const TensorView& values
   // Of every other rank, in rank order.
   const auto from = [&](int rank) { return received_.data<float>() + (rank < me ? rank : rank - 1) * count; };
 
-  std::vector<comm::Segment> sends, receives;
+  std::vector<comm::Segment> sends = row_segments(values, ranks, share), receives;
+  sends.erase(sends.begin() + me);
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me) continue;
-    sends.push_back(segment(rank, values, share(rank)));
     receives.push_back({.peer = rank, .data = from(rank), .bytes = static_cast<size_t>(count) * sizeof(float)});
   }
   ranks_.exchange(sends, receives, operations_.shares).wait();
@@ -54,16 +45,10 @@ IndexRange PartialSumRanks::add_up_rows(Stream& stream, const TensorView& values
 
 void PartialSumRanks::gather_rows(const TensorView& rows) {
   ZT_CHECK(rows.contiguous() && rows.rank() > 0);
-  const int ranks = ranks_.size(), me = ranks_.rank();
+  const int ranks = ranks_.size();
   if (ranks == 1 || rows.size() == 0) return;
   const auto share = [&](int rank) { return split_range(rows.extent(0), ranks, rank); };
-  std::vector<comm::Segment> sends, receives;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (rank == me) continue;
-    sends.push_back(segment(rank, rows, share(me)));
-    receives.push_back(segment(rank, rows, share(rank)));
-  }
-  ranks_.exchange(sends, receives, operations_.sums).wait();
+  ranks_.all_gather_in_place(row_segments(rows, ranks, share), operations_.sums);
 }
 
 }  // namespace zoetrope::pipeline

@@ -64,6 +64,9 @@ void communicators(comm::Communicator& world) {
   int sent = mine;
   world.all_gather_v({mine, &sent, sizeof sent}, receives);
   expect(again == all, "all_gather_v");
+  again[static_cast<size_t>(1 - mine)] = -1;
+  world.all_gather_in_place(receives);
+  expect(again == all, "all_gather_in_place");
   int root = 7 + mine;
   world.broadcast(0, &root, sizeof root);
   expect(root == 7, "broadcast");
