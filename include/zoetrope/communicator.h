@@ -113,6 +113,7 @@ class ZOETROPE_API Communicator {
   void all_gather_in_place(std::span<const Segment> parts, const char* operation = "all_gather");
   void broadcast(int root, void* data, size_t bytes, const char* operation = "broadcast");
   double all_reduce_max(double value);
+  double all_reduce_min(double value);
   double all_reduce_sum(double value);  // in rank order: the same bits on every rank
 };
 

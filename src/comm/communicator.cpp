@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace zoetrope::comm {
+namespace {
+
+std::vector<double> value_of_each(Communicator& ranks, double mine, const char* operation) {
+  std::vector<double> all(static_cast<size_t>(ranks.size()));
+  ranks.all_gather(&mine, all.data(), sizeof mine, operation);
+  return all;
+}
+
+}  // namespace
 
 void Work::wait() {
   // Taken out first: an operation that throws must not be waited for again.
@@ -63,16 +72,16 @@ void Communicator::broadcast(int root, void* data, size_t bytes, const char* ope
 }
 
 double Communicator::all_reduce_max(double value) {
-  std::vector<double> all(static_cast<size_t>(size()));
-  all_gather(&value, all.data(), sizeof value, "all_reduce_max");
-  return *std::max_element(all.begin(), all.end());
+  return std::ranges::max(value_of_each(*this, value, "all_reduce_max"));
+}
+
+double Communicator::all_reduce_min(double value) {
+  return std::ranges::min(value_of_each(*this, value, "all_reduce_min"));
 }
 
 double Communicator::all_reduce_sum(double value) {
-  std::vector<double> all(static_cast<size_t>(size()));
-  all_gather(&value, all.data(), sizeof value, "all_reduce_sum");
   double sum = 0;
-  for (const double term : all) sum += term;
+  for (const double term : value_of_each(*this, value, "all_reduce_sum")) sum += term;
   return sum;
 }
 

@@ -227,6 +227,7 @@ ZT_RANK_TEST(Collectives, GiveEveryRankTheSame) {
   const int me = comm.rank();
   comm.barrier();
   EXPECT_EQ(comm.all_reduce_max(me == n / 2 ? 100.0 : -me), 100.0);
+  EXPECT_EQ(comm.all_reduce_min(me == n / 2 ? -100.0 : me), -100.0);
   EXPECT_EQ(comm.all_reduce_sum(me + 1), n * (n + 1) / 2);
   int value = me == n - 1 ? 42 : 0;
   comm.broadcast(n - 1, &value, sizeof value);

@@ -1,6 +1,7 @@
 #include "pipeline/agreement.h"
 
 #include <algorithm>
+#include <new>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -61,6 +62,20 @@ void fail_together(comm::Communicator& world, const std::string& refusal, const 
   world.broadcast(static_cast<int>(first - lengths.begin()), words.data(), words.size(), operation);
   throw Error(words);
 }
+
+void fail_together(comm::Communicator& world, const char* operation, const std::function<void()>& body) {
+  std::string refusal;
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {  // of the library for JSON, too
+    refusal = error.what();
+  }
+  fail_together(world, refusal, operation);
+}
+
+bool on_every_rank(comm::Communicator& ranks, bool mine) { return ranks.all_reduce_min(mine ? 1 : 0) > 0; }
 
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world) {
   if (said && *said != world.size())

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,12 @@ void require_agreement(comm::Communicator& world, const std::string& values);
 // Collective. Every rank brings a refusal, or an empty one; all throw Error with the first that is not empty, so that
 // none goes on and waits for the others. `operation` (a string literal) names the waits.
 void fail_together(comm::Communicator& world, const std::string& refusal, const char* operation);
+
+// As above, where the refusals are what `body` throws. std::bad_alloc passes as it is.
+void fail_together(comm::Communicator& world, const char* operation, const std::function<void()>& body);
+
+// Whether `mine` is true on all. Collective.
+bool on_every_rank(comm::Communicator& ranks, bool mine);
 
 // Throws Error where the key `ranks` says a number that is not the job's.
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 
 #include "zoetrope/error.h"
 
@@ -25,6 +26,24 @@ TEST(Agreement, EveryRankThrowsTheSameSentence) {
     }
   });
   EXPECT_EQ(thrown, 4);
+}
+
+TEST(Agreement, WhatOneRankThrowsEveryRankThrows) {
+  std::atomic<int> thrown = 0;
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    fail_together(world, "test", [] {});
+    try {
+      fail_together(world, "test", [&] {
+        if (world.rank() == 1) throw std::runtime_error("rank 1 refuses");
+      });
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "rank 1 refuses");
+      ++thrown;
+    }
+    EXPECT_TRUE(on_every_rank(world, true));
+    EXPECT_FALSE(on_every_rank(world, world.rank() != 2));
+  });
+  EXPECT_EQ(thrown, 3);
 }
 
 TEST(Agreement, RanksAreAsManyAsTheyAreSaidToBe) {

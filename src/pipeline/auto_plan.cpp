@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
+#include "pipeline/agreement.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
@@ -242,20 +243,14 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
     heartbeat.wait();
   }
   if (plan.priced()) plan.step_timeout = step_timeout(plan.predicted.step, plan.layout);
-  if (world.size() > 1) {
-    auto length = static_cast<int64_t>(refusal.size());
-    world.broadcast(0, &length, sizeof length, kPlan);
-    refusal.resize(static_cast<size_t>(length));
-    if (length > 0) world.broadcast(0, refusal.data(), refusal.size(), kPlan);
-    else {
-      broadcast(world, plan.layout);
-      world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
-      double timeout = plan.step_timeout.value_or(0);
-      world.broadcast(0, &timeout, sizeof timeout, kPlan);
-      if (timeout > 0) plan.step_timeout = timeout;
-    }
-  }
-  if (!refusal.empty()) fail("{}", refusal);
+  refusal = broadcast_text(world, 0, std::move(refusal), kPlan);
+  if (!refusal.empty()) throw Error(refusal);
+  if (world.size() == 1) return plan;
+  broadcast(world, plan.layout);
+  world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
+  double timeout = plan.step_timeout.value_or(0);
+  world.broadcast(0, &timeout, sizeof timeout, kPlan);
+  if (timeout > 0) plan.step_timeout = timeout;
   return plan;
 }
 

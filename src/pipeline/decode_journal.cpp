@@ -12,6 +12,7 @@
 #include "base/input_file.h"
 #include "base/json.h"
 #include "io/checksum.h"
+#include "pipeline/agreement.h"
 #include "pipeline/halo_ranks.h"
 #include "trace/elapsed.h"
 
@@ -171,7 +172,7 @@ DecodeJournal::DecodeJournal(Setup setup, comm::Communicator& decoders)
   } catch (const Error& error) {
     problem = error.what();
   }
-  if (decoders.all_reduce_max(problem.empty() ? 0 : 1) == 0) return;
+  if (on_every_rank(decoders, problem.empty())) return;
   remembered_.reset();
   if (setup_.note) {
     setup_.note(fmt::format("Note: decoding begins again with the first frame of the clip: {}",
@@ -200,7 +201,7 @@ void DecodeJournal::record(int64_t video, int64_t done, int64_t frames, const st
   } catch (const Error& error) {
     problem = error.what();
   }
-  uint8_t recorded = decoders_.all_reduce_max(problem.empty() ? 0 : 1) == 0 ? 1 : 0;
+  uint8_t recorded = on_every_rank(decoders_, problem.empty()) ? 1 : 0;
   if (setup_.journal != nullptr && recorded == 0) {
     setup_.journal->note_failure(problem.empty() ? "another rank cannot write its part" : problem);
   } else if (setup_.journal != nullptr) {

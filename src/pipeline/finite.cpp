@@ -44,7 +44,7 @@ std::optional<std::string> spoiled_weight(const ComponentWeights& weights, DType
     const size_t mine = begin + (ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank()));
     const bool found = mine < count && is_spoiled(*source, name_of(mine), table[mine].dtype(dtype));
     size_t first = found ? mine : count;
-    if (ranks != nullptr) first = static_cast<size_t>(-ranks->all_reduce_max(-static_cast<double>(first)));
+    if (ranks != nullptr) first = static_cast<size_t>(ranks->all_reduce_min(static_cast<double>(first)));
     if (first < count) return fmt::format("weight '{}' in {}", name_of(first), source->where(name_of(first)));
   }
   return std::nullopt;
@@ -60,7 +60,7 @@ void FirstSpoiled::add(std::string_view name, bool spoiled) {
 FirstSpoiled::Place FirstSpoiled::place(comm::Communicator& ranks) const {
   const auto size = static_cast<size_t>(ranks.size());
   const size_t mine = found_.value_or(names_.size()) * size + static_cast<size_t>(ranks.rank());
-  const auto first = static_cast<size_t>(-ranks.all_reduce_max(-static_cast<double>(mine)));
+  const auto first = static_cast<size_t>(ranks.all_reduce_min(static_cast<double>(mine)));
   ZT_CHECK(first / size < names_.size(), "no rank has found NaN or infinity");
   const auto rank = static_cast<int>(first % size);
   return {names_[first / size], ranks.world_rank(rank)};

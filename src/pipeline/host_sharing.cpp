@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/descriptor.h"
+#include "pipeline/agreement.h"
 #include "pipeline/hosts.h"
 
 namespace zoetrope::pipeline {
@@ -56,7 +57,7 @@ class Host final : public io::HostSharing {
 
   int rank() const override { return ranks_->rank(); }
   int size() const override { return ranks_->size(); }
-  bool all(bool mine) override { return ranks_->all_reduce_max(mine ? 0 : 1) == 0; }
+  bool all(bool mine) override { return on_every_rank(*ranks_, mine); }
   void barrier() override { ranks_->barrier(); }
 
   std::unique_ptr<io::WeightBuffer> allocate(size_t bytes) override {

@@ -93,13 +93,7 @@ struct Model::Impl {
     if (world.rank() == 0) call.second = next_call++;
     world.broadcast(0, &call.second, sizeof call.second, "call");
     std::shared_ptr<pipeline::Run> run;
-    std::string refusal;
-    try {
-      run = shared_run(call, videos, keeps_timeout);
-    } catch (const Error& error) {
-      refusal = error.what();
-    }
-    pipeline::fail_together(world, refusal, "call");
+    pipeline::fail_together(world, "call", [&] { run = shared_run(call, videos, keeps_timeout); });
     return run->run(world, sinks, callbacks);
   }
 

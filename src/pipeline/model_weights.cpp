@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/launcher.h"
+#include "pipeline/agreement.h"
 #include "pipeline/cancel.h"
 #include "pipeline/host_sharing.h"
 #include "pipeline/weight_ranks.h"
@@ -32,7 +33,7 @@ std::string cache_name(const std::filesystem::path& folder, const char* componen
 // Of processes that load together: where one has to, all do. Collective.
 template <typename T>
 void release_unless_all_know(comm::Communicator& ranks, SharedOnce<T>& shared) {
-  if (shared.keeps() && ranks.all_reduce_max(shared.known() ? 0 : 1) > 0) shared.release_kept();
+  if (shared.keeps() && !on_every_rank(ranks, shared.known())) shared.release_kept();
 }
 
 }  // namespace

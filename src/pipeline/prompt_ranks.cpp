@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "pipeline/agreement.h"
 #include "pipeline/cancel.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
@@ -39,7 +40,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/text encoder");
   world.set_step("the prompt's encoding");
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
-  const bool all_know = may_be_known && world.all_reduce_max(known ? 0 : 1) == 0;
+  const bool all_know = may_be_known && on_every_rank(world, known != nullptr);
   if (all_know && world.ranks_in_this_process() == world.size()) return known;
   const bool shared = stage.layout.text_ranks > 1;
   const int here = shared ? world.ranks_in_this_process() : 1;

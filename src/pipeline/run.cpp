@@ -296,7 +296,7 @@ std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
       limits_here(memory_question({}), world == nullptr ? 1 : processes_on_this_host(*world));
   const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
   if (world == nullptr) return limits.empty() ? std::nullopt : std::optional(mine);
-  const double least = -world->all_reduce_max(-mine.gigabytes());
+  const double least = world->all_reduce_min(mine.gigabytes());
   if (least >= planner::Bytes::most().gigabytes()) return std::nullopt;
   return planner::Bytes(static_cast<int64_t>(least * 1e9));
 }
@@ -418,7 +418,7 @@ std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& ques
   double most = kAll;
   for (const MemoryQuestion& question : questions)
     most = std::min(most, weight_memory_to_fit(question, available).value_or(kAll));
-  most = -world.all_reduce_max(-most);
+  most = world.all_reduce_min(most);
   return most < kAll ? std::optional(most) : options_.weight_memory;
 }
 

@@ -54,24 +54,20 @@ std::string Run::fingerprint_of_noise() const {
 
 Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& callbacks) const {
   RunJournal opened;
-  std::string refusal, bytes;
+  std::string bytes;
   const bool first = world.rank() == 0;
-  try {
-    if (first && journal_.resumes) {
-      opened.journal = Journal::resume(journal_.folder, callbacks.note);
-      const RunRecord& record = opened.journal->resumed();
-      std::vector<int64_t> seeds;
-      for (size_t v = 0; v < videos_.size(); ++v) {
-        const bool drawn = videos_[v].seed < 0 && v < record.run.seeds.size();
-        seeds.push_back(drawn ? record.run.seeds[v] : videos_[v].seed);
-      }
-      check_same_run(record.run, journal_identity(seeds), journal_.folder);
-      bytes = record.to_bytes();
+  fail_together(world, kJournal, [&] {
+    if (!first || !journal_.resumes) return;
+    opened.journal = Journal::resume(journal_.folder, callbacks.note);
+    const RunRecord& record = opened.journal->resumed();
+    std::vector<int64_t> seeds;
+    for (size_t v = 0; v < videos_.size(); ++v) {
+      const bool drawn = videos_[v].seed < 0 && v < record.run.seeds.size();
+      seeds.push_back(drawn ? record.run.seeds[v] : videos_[v].seed);
     }
-  } catch (const std::exception& error) {  // of the library for JSON, too
-    refusal = error.what();
-  }
-  fail_together(world, refusal, kJournal);
+    check_same_run(record.run, journal_identity(seeds), journal_.folder);
+    bytes = record.to_bytes();
+  });
   opened.folder = broadcast_text(world, 0, journal_.folder, kJournal);
   if (opened.folder.empty()) return opened;
   bytes = broadcast_text(world, 0, std::move(bytes), kJournal);
@@ -102,16 +98,11 @@ Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& ca
 void Run::begin_journal(comm::Communicator& world, const std::vector<int64_t>& seeds, const Callbacks& callbacks,
                         RunJournal& opened) const {
   if (opened.folder.empty() || opened.resumes) return;
-  std::string refusal;
-  try {
-    if (world.rank() == 0) {
-      opened.journal = Journal::begin(opened.folder, journal_identity(seeds), callbacks.note);
-      if (journal_.begun) journal_.begun();
-    }
-  } catch (const std::exception& error) {  // of the library for JSON, too
-    refusal = error.what();
-  }
-  fail_together(world, refusal, kJournal);
+  fail_together(world, kJournal, [&] {
+    if (world.rank() != 0) return;
+    opened.journal = Journal::begin(opened.folder, journal_identity(seeds), callbacks.note);
+    if (journal_.begun) journal_.begun();
+  });
 }
 
 std::string Run::place_text(const RunRecord& record) const {

@@ -328,18 +328,15 @@ VerifyReport verify(const GenerateOptions& given, const VerifySettings& settings
   OpenModel model(options);
   options = with_size_of_inputs(options, model.folder);
   GenerateOptions smaller = options;
-  std::string refusal;
-  try {
-    smaller = reduced(model, options, settings, ranks, processes_here);
-  } catch (const Error& error) {
-    if (world == nullptr) throw;
-    refusal = error.what();  // perhaps on this host alone
-  }
-  // Rank 0's: predictions of other machines may differ.
-  if (world != nullptr) {
-    fail_together(*world, refusal, "size of a verification");
+  const auto reduce = [&] { smaller = reduced(model, options, settings, ranks, processes_here); };
+  if (world == nullptr) {
+    reduce();
+  } else {
+    constexpr const char* kSize = "size of a verification";
+    fail_together(*world, kSize, reduce);  // a host may refuse alone
+    // Rank 0's: predictions of other machines may differ.
     int64_t* const sizes[] = {&smaller.num_inference_steps, &smaller.num_frames, &smaller.width, &smaller.height};
-    for (int64_t* size : sizes) world->broadcast(0, size, sizeof *size, "size of a verification");
+    for (int64_t* size : sizes) world->broadcast(0, size, sizeof *size, kSize);
   }
   Verification verification(model, smaller, settings, ranks);
   if (world == nullptr) verification.run_on_threads(callbacks);

@@ -70,7 +70,8 @@ void communicators(comm::Communicator& world) {
   int root = 7 + mine;
   world.broadcast(0, &root, sizeof root);
   expect(root == 7, "broadcast");
-  expect(world.all_reduce_max(mine) == 1 && world.all_reduce_sum(mine) == 1, "all_reduce");
+  expect(world.all_reduce_max(mine) == 1 && world.all_reduce_min(mine) == 0 && world.all_reduce_sum(mine) == 1,
+         "all_reduce");
   comm::Work work = world.exchange({}, {}, "nothing");
   work.wait();
   expect(!work.pending(), "Work::wait");
