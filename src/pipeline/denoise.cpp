@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/counters.h"
 #include "attention/plan.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -71,22 +72,6 @@ std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_resi
   }
   if (work == sampling::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
   return all;
-}
-
-void add(const attention::Counters& more, attention::Counters& sum) {
-  for (const auto traffic : {&attention::Counters::ulysses, &attention::Counters::ring, &attention::Counters::gather}) {
-    (sum.*traffic).bytes_sent += (more.*traffic).bytes_sent;
-    (sum.*traffic).bytes_received += (more.*traffic).bytes_received;
-    (sum.*traffic).wait_seconds += (more.*traffic).wait_seconds;
-  }
-  sum.bytes_copied += more.bytes_copied;
-  sum.tiles_fixed += more.tiles_fixed;
-  sum.tiles_online += more.tiles_online;
-  sum.key_rounding = std::max(sum.key_rounding, more.key_rounding);
-  sum.value_rounding = std::max(sum.value_rounding, more.value_rounding);
-  sum.heads_int8 += more.heads_int8;
-  sum.heads_as_computed += more.heads_as_computed;
-  sum.int8_error = std::max(sum.int8_error, more.int8_error);
 }
 
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)
@@ -239,7 +224,7 @@ void Denoiser::change_shards(const std::vector<int>& weights) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const trace::Span span(stream_.lane(), "change of shards");
   layout_.context.shard_weights = weights;
-  add(attention_->counters(), attention_before_);
+  attention::add(attention_->counters(), attention_before_);
   // These go first: two would be twice the memory. The transformer is prepared again before it uses them.
   attention_.reset();
   local_ = Tensor();
@@ -249,9 +234,8 @@ void Denoiser::change_shards(const std::vector<int>& weights) {
 }
 
 double Denoiser::waited_seconds() const {
-  const attention::Counters counters = attention_->counters();
-  return counters.ulysses.wait_seconds + counters.ring.wait_seconds + counters.gather.wait_seconds +
-         tensor_->counters().wait_seconds + transformer_->weights_wait_seconds();
+  return attention::traffic(attention_->counters()).wait_seconds + tensor_->counters().wait_seconds +
+         transformer_->weights_wait_seconds();
 }
 
 void Denoiser::balance_shards(double seconds, double waited) {
@@ -500,13 +484,8 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
 
 attention::Counters Denoiser::attention_counters() const {
   attention::Counters all = attention_before_;
-  add(attention_->counters(), all);
+  attention::add(attention_->counters(), all);
   return all;
-}
-
-int64_t Denoiser::attention_bytes_sent() const {
-  const attention::Counters counters = attention_counters();
-  return counters.ulysses.bytes_sent + counters.ring.bytes_sent + counters.gather.bytes_sent;
 }
 
 }  // namespace zoetrope::pipeline

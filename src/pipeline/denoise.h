@@ -63,8 +63,6 @@ class SharedContexts {
 using Observer = std::function<void(int64_t step, std::string_view name, const TensorView& value)>;
 constexpr int64_t prompt_of(int expert) { return -1 - expert; }
 
-void add(const attention::Counters& more, attention::Counters& sum);
-
 // What the transformer's blocks do in a step, per sample, the conditional one first. `keeps_residual`: for later steps.
 std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_residual, int64_t samples);
 
@@ -113,7 +111,6 @@ class Denoiser {
   // Between two steps: in Callbacks::step. On rank 0, which decides what a step cache does.
   DenoiseState state() const;
 
-  int64_t attention_bytes_sent() const;
   attention::Counters attention_counters() const;                                         // of this rank, all steps
   std::vector<int> shard_weights() const { return layout_.of_sequence().shard_weights; }  // of the last step
   // Of the expert that worked last. Whoever holds them spares the next Denoiser the reading.

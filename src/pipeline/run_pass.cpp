@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/counters.h"
 #include "base/error.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
@@ -173,8 +174,7 @@ struct Run::PassState {
 
   std::vector<int> shard_weights = pass.layout.of_sequence().shard_weights;  // of the last step
   int64_t steps_made = 0;                                                    // by this process
-  int64_t bytes_sent = 0;
-  attention::Counters attention;
+  attention::Counters attention, attention_of_all;                           // of this rank, of all ranks
   std::optional<StepCacheReport> step_cache;
 };
 
@@ -263,18 +263,9 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   phase.emplace(lane, "phase: denoise");
   denoiser.run(s.latents, inner, made > 0 ? &from->denoise : nullptr);
   phase.reset();
-  s.bytes_sent += static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
-  add(denoiser.attention_counters(), s.attention);
+  attention::add(denoiser.attention_counters(), s.attention);
+  attention::add(attention::sum_over_ranks(s.world, denoiser.attention_counters()), s.attention_of_all);
   s.shard_weights = denoiser.shard_weights();
-  if (strategy.kv_exchange != parallel::KVExchange::kAsComputed) {
-    s.attention.key_rounding = s.world.all_reduce_max(s.attention.key_rounding);
-    s.attention.value_rounding = s.world.all_reduce_max(s.attention.value_rounding);
-  }
-  if (strategy.attention_dtype == attention::AttentionDtype::kInt8) {
-    for (int64_t* heads : {&s.attention.heads_int8, &s.attention.heads_as_computed})
-      *heads = static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(*heads)));
-    s.attention.int8_error = s.world.all_reduce_max(s.attention.int8_error);
-  }
   if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
@@ -421,12 +412,13 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
     results[v].denoise_seconds = timing.seconds("Inference/Denoise");
   }
   Video& result = results.front();  // has what is said of the whole run
-  result.bytes_sent = s.bytes_sent;
+  result.bytes_sent = attention::traffic(s.attention_of_all).bytes_sent;
   result.step_cache = s.step_cache;
-  const double key_rounding = s.attention.key_rounding, value_rounding = s.attention.value_rounding;
+  const double key_rounding = s.attention_of_all.key_rounding, value_rounding = s.attention_of_all.value_rounding;
   if (key_rounding > 0 || value_rounding > 0) result.kv_rounding = {key_rounding, value_rounding};
   if (world.rank() == 0) {
-    const std::string rounding = kv_rounding_text(result, pass.strategy.kv_exchange) + int8_heads_text(s.attention);
+    const std::string rounding =
+        kv_rounding_text(result, pass.strategy.kv_exchange) + int8_heads_text(s.attention_of_all);
     result.memory = s.memory.finish();
     result.layout = parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline));
     for (const trace::Timing::Phase& phase : timing.phases()) result.phases.push_back({phase.path, phase.seconds});
