@@ -20,7 +20,6 @@
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
 #include "pipeline/comm_timeout.h"
-#include "pipeline/fingerprint.h"
 #include "pipeline/forward_checks.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -314,12 +313,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
-  std::string settings;
-  for (GenerateOptions copy : videos_) settings += describe_options(copy).values();
-  // Ranks of one process share the model; other processes may have found something else under its path.
-  const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world, settings + (others ? fingerprint(model_) + inputs_fingerprint() : ""));
-  require_ranks(options_.ranks, world);
+  require_same_run(world);
   const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
@@ -333,29 +327,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   std::vector<int64_t> seeds = journal.from.run.seeds;
   if (!journal.resumes)
     for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
-  if (world.rank() == 0 && callbacks.note) {
-    callbacks.note(describe(planned, world.size()));
-    for (size_t v = 0; v < videos_.size(); ++v)
-      if (videos_[v].seed < 0 && (videos_[v].latents.empty() || plan_.segments.count > 1))
-        callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
-  }
-  std::vector<MemoryQuestion> questions = {memory_question(layout, planned.softmax)};
-  questions.front().sharers = processes_on_this_host(world);
-  if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
-  GenerateOptions streaming = options_;
-  if (free) streaming.weight_memory = weight_memory(questions, *free, world);
-  const bool streams = streaming.weight_memory != options_.weight_memory && layout.weight_shards == 1;
-  if (streams && world.rank() == 0 && callbacks.note) {
-    callbacks.note(fmt::format(
-        "Memory is short: {} GB of the transformer's converted weights stay in it, the rest is {} when it is used "
-        "(weight_memory={})",
-        *streaming.weight_memory, options_.weight_cache.empty() ? "converted" : "read", *streaming.weight_memory));
-  }
-  for (MemoryQuestion& question : questions) {
-    question.options.weight_memory = streaming.weight_memory;
-    admit(question, world, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
-  }
-  const size_t in_memory = weight_memory_bytes(streaming);
+  if (world.rank() == 0 && callbacks.note) note_plan(planned, seeds, world.size(), callbacks);
+  const size_t in_memory = admit_weights(world, planned, free, callbacks);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
@@ -386,11 +359,23 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   std::vector<Video> results;
   try {
     results = run_once(world,
-                       {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs,
-                        trace_.get(), seeds, in_memory, &journal, free,
-                        checks_ != nullptr ? checks_->of_rank(world.rank())
-                        : compares         ? velocities.compare()
-                                           : Observer()},
+                       {.layout = layout,
+                        .strategy = strategy,
+                        .experts = open_.experts,
+                        .contexts = contexts_,
+                        .plan = plan_,
+                        .outputs = outputs,
+                        .seeds = seeds,
+                        .weight_memory = in_memory,
+                        .stop = stop,
+                        .prompts = kept_prompts(),
+                        .planned = &planned,
+                        .trace = trace_.get(),
+                        .journal = &journal,
+                        .available = free,
+                        .observer = checks_ != nullptr ? checks_->of_rank(world.rank())
+                                    : compares         ? velocities.compare()
+                                                       : Observer()},
                        callbacks);
     if (checks_ != nullptr) checks_->gather(world, layout);
   } catch (const Error&) {
@@ -412,6 +397,35 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   return results;
 }
 
+void Run::note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, int ranks,
+                    const Callbacks& callbacks) const {
+  callbacks.note(describe(planned, ranks));
+  for (size_t v = 0; v < videos_.size(); ++v)
+    if (videos_[v].seed < 0 && (videos_[v].latents.empty() || plan_.segments.count > 1))
+      callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
+}
+
+size_t Run::admit_weights(comm::Communicator& world, const AutoPlan& planned, std::optional<planner::Bytes> available,
+                          const Callbacks& callbacks) const {
+  std::vector<MemoryQuestion> questions = {memory_question(planned.layout, planned.softmax)};
+  questions.front().sharers = processes_on_this_host(world);
+  if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
+  GenerateOptions streaming = options_;
+  if (available) streaming.weight_memory = weight_memory(questions, *available, world);
+  const bool streams = streaming.weight_memory != options_.weight_memory && planned.layout.weight_shards == 1;
+  if (streams && world.rank() == 0 && callbacks.note) {
+    callbacks.note(fmt::format(
+        "Memory is short: {} GB of the transformer's converted weights stay in it, the rest is {} when it is used "
+        "(weight_memory={})",
+        *streaming.weight_memory, options_.weight_cache.empty() ? "converted" : "read", *streaming.weight_memory));
+  }
+  for (MemoryQuestion& question : questions) {
+    question.options.weight_memory = streaming.weight_memory;
+    admit(question, world, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
+  }
+  return weight_memory_bytes(streaming);
+}
+
 std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                          comm::Communicator& world) const {
   constexpr double kAll = 1e9;
@@ -430,21 +444,16 @@ std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const Parall
   plan.step_cache = {};
   std::deque<Output> none(videos_.size());
   return run_once(world,
-                  {layout,
-                   strategy,
-                   open_.experts,
-                   contexts_,
-                   kept_prompts(),
-                   Stop::kAfterDenoise,
-                   nullptr,
-                   plan,
-                   none,
-                   nullptr,
-                   seeds,
-                   weight_memory,
-                   nullptr,
-                   {},
-                   observer},
+                  {.layout = layout,
+                   .strategy = strategy,
+                   .experts = open_.experts,
+                   .contexts = contexts_,
+                   .plan = plan,
+                   .outputs = none,
+                   .seeds = seeds,
+                   .weight_memory = weight_memory,
+                   .prompts = kept_prompts(),
+                   .observer = observer},
                   callbacks);
 }
 
@@ -482,11 +491,18 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
       outputs.front().sink = open_output({}, 0, seeds.front(), frames);
     }
   }
-  const std::vector<Video> ones =
-      run_once(alone,
-               {layout, strategy, experts, contexts, nullptr, stop, nullptr, plan, outputs, nullptr, seeds,
-                weight_memory, nullptr, std::nullopt, checks_ != nullptr ? checks_->of_one_rank() : Observer()},
-               callbacks);
+  const std::vector<Video> ones = run_once(alone,
+                                           {.layout = layout,
+                                            .strategy = strategy,
+                                            .experts = experts,
+                                            .contexts = contexts,
+                                            .plan = plan,
+                                            .outputs = outputs,
+                                            .seeds = seeds,
+                                            .weight_memory = weight_memory,
+                                            .stop = stop,
+                                            .observer = checks_ != nullptr ? checks_->of_one_rank() : Observer()},
+                                           callbacks);
   if (frames) checks_->compare_frames(results.front().frames, frames);
   for (size_t v = 0; v < results.size(); ++v)
     results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);

@@ -133,14 +133,14 @@ class Run {
     const attention::Strategy& strategy;
     SharedExperts& experts;  // shared by the ranks of this process
     SharedContexts& contexts;
-    KnownPrompts* prompts;  // null: the text encoder runs, and nothing is remembered
-    Stop stop;
-    const AutoPlan* planned;  // to compare with; null: not
-    const RunPlan& plan;      // of denoising
+    const RunPlan& plan;  // of denoising
     std::deque<Output>& outputs;
-    trace::Trace* trace;  // null: not recorded
     const std::vector<int64_t>& seeds;
-    size_t weight_memory;                          // as io::Weights::Loading takes it
+    size_t weight_memory;  // as io::Weights::Loading takes it
+    Stop stop = Stop::kAfterDenoise;
+    KnownPrompts* prompts = nullptr;               // null: the text encoder runs, and nothing is remembered
+    const AutoPlan* planned = nullptr;             // to compare with; null: not
+    trace::Trace* trace = nullptr;                 // null: not recorded
     const RunJournal* journal = nullptr;           // null: not noted
     std::optional<planner::Bytes> available = {};  // to a process; unset: not known
     Observer observer = {};                        // of this rank, in the first segment
@@ -150,13 +150,24 @@ class Run {
   RunJournal open_journal(comm::Communicator& world, const Callbacks& callbacks) const;  // collective, as the next
   void begin_journal(comm::Communicator& world, const std::vector<int64_t>& seeds, const Callbacks& callbacks,
                      RunJournal& opened) const;
+  // Collective. Ranks that were started with other settings, or found other files, are refused.
+  void require_same_run(comm::Communicator& world) const;
+  // Collective. Refuses a run that does not fit; the bytes of weights that stay in memory, as Pass has them.
+  size_t admit_weights(comm::Communicator& world, const AutoPlan& planned, std::optional<planner::Bytes> available,
+                       const Callbacks& callbacks) const;
+  void note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, int ranks,
+                 const Callbacks& callbacks) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
   struct PassState;
   void denoise_segment(PassState& state, int64_t segment);
+  void encode_prompts(PassState& state) const;
+  Denoiser::Callbacks step_callbacks(PassState& state, int64_t segment, const Denoiser& denoiser,
+                                     Preview& preview) const;
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
   void skip_segment(PassState& state, int64_t segment);
   void draw_noise(PassState& state, int64_t segment) const;  // of every video, into the latents
   void take_latents(PassState& state, const RunRecord& from);
+  std::string prefix_of(int64_t segment) const;  // of names in dumps
   DecodedPart part_of(int64_t segment) const;
   void reserve_frames(Output& output) const;
   std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);

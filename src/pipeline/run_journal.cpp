@@ -52,6 +52,15 @@ std::string Run::fingerprint_of_noise() const {
   return lines;
 }
 
+void Run::require_same_run(comm::Communicator& world) const {
+  std::string settings;
+  for (GenerateOptions copy : videos_) settings += describe_options(copy).values();
+  // Ranks of one process share the model; other processes may have found something else under its path.
+  const bool others = world.ranks_in_this_process() < world.size();
+  require_agreement(world, settings + (others ? fingerprint(model_) + inputs_fingerprint() : ""));
+  require_ranks(options_.ranks, world);
+}
+
 Run::RunJournal Run::open_journal(comm::Communicator& world, const Callbacks& callbacks) const {
   RunJournal opened;
   std::string bytes;

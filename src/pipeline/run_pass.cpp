@@ -178,67 +178,24 @@ struct Run::PassState {
   std::optional<StepCacheReport> step_cache;
 };
 
-// From noise to latents.
-void Run::denoise_segment(PassState& s, int64_t segment) {
-  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds, weight_memory,
-               journal, available, observer] = s.pass;
-  const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
-  const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
-  draw_noise(s, segment);
-  for (int64_t v = 0; v < plan_.videos; ++v) {
-    s.dump(v).add(prefix + "latents.init", s.latents_of(v));
-  }
-  const RunRecord* from = s.from(segment);
-  if (from != nullptr && from->tail) s.tail = copy_of(from->tail);
-  const trace::Lane lane{trace, s.world.world_rank(s.world.rank()), trace::kComputeLane};
-  std::optional<trace::Span> phase;  // the one before ends where the next begins
-  if (s.embeddings == nullptr) {
-    s.memory.begin(planner::kTextEncoder);
-    phase.emplace(lane, "phase: text encoder");
-    const std::string texts = prompts_of(videos_, plan_);
-    s.embeddings = encode_prompts_over_ranks(s.stage, s.world, prompts != nullptr ? prompts->find(texts) : nullptr);
-    for (int64_t v = 0; v < plan_.videos; ++v) add_prompts(s.dump(v), *s.embeddings, v, plan_.videos);
-    if (prompts != nullptr) prompts->keep(texts, s.embeddings);
-  }
-  if (has_conditions(s.stage, inputs_)) s.memory.begin(planner::kConditions);
-  phase.emplace(lane, "phase: conditions");
-  const Conditions conditions =
-      animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps(), segment, s.tail, s.character)
-               : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps());
-  s.memory.begin(planner::kTransformer);
-  phase.emplace(lane, "phase: load and prepare");
-  Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});
-  ExpertWeights weights(
-      {model_, experts, plan.dtype, comm::process_threads(options_.threads),
-       s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory, layout, s.callbacks},
-      s.world);
-  parallel::ParallelLayout balanced = layout;
-  balanced.context.shard_weights = s.shard_weights;
-  const bool balances = options_.strategy.shard_weights.automatic && balanced.of_sequence().ranks() > 1;
-  const Denoiser::Setup setup{
-      model_,
-      plan,
-      balanced,
-      strategy,
-      *s.embeddings,
-      conditions,
-      options_.mask_padding_tokens,
-      weights,
-      contexts,
-      options_.check_finite,
-      options_.comm_timeout || keeps_timeout_ || planned == nullptr ? std::nullopt : planned->step_timeout,
-      balances,
-      balances && first ? shard_pricing(s.pass, balanced) : std::nullopt,
-      segment == 0 ? observer : Observer()};
-  Denoiser denoiser(setup, s.world, stream, s.timing);
-  const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
-  if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
-  denoiser.load_first_expert(made, s.callbacks.cancelled);
-  const int64_t before = segment * plan.steps();
-  Denoiser::Callbacks inner;
-  inner.cancelled = s.callbacks.cancelled;
-  Preview preview(s.stage, conditions, s.world, open_.vae_decoder);
-  inner.step = [&](const Denoiser::StepDone& done) {
+void Run::encode_prompts(PassState& s) const {
+  KnownPrompts* const known = s.pass.prompts;
+  const std::string texts = prompts_of(videos_, plan_);
+  s.embeddings = encode_prompts_over_ranks(s.stage, s.world, known != nullptr ? known->find(texts) : nullptr);
+  for (int64_t v = 0; v < plan_.videos; ++v) add_prompts(s.dump(v), *s.embeddings, v, plan_.videos);
+  if (known != nullptr) known->keep(texts, s.embeddings);
+}
+
+// What a denoiser tells between its steps: what is dumped, noted and shown of them. What it is given must outlive it.
+Denoiser::Callbacks Run::step_callbacks(PassState& s, int64_t segment, const Denoiser& denoiser,
+                                        Preview& preview) const {
+  const bool first = s.world.rank() == 0;
+  const std::string prefix = prefix_of(segment);
+  const int64_t before = segment * s.pass.plan.steps();
+  Denoiser::Callbacks callbacks;
+  callbacks.cancelled = s.callbacks.cancelled;
+  if (first) callbacks.layer = s.callbacks.layer;
+  callbacks.step = [=, this, &s, &denoiser, &preview](const Denoiser::StepDone& done) {
     for (int64_t v = 0; v < plan_.videos; ++v) {
       s.dump(v).add(fmt::format("{}velocity.{}", prefix, done.step), done.velocity.slice(0, v, v + 1));
       s.dump(v).add(fmt::format("{}latents.{}", prefix, done.step), done.latents.slice(0, v, v + 1));
@@ -258,10 +215,70 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
     if (first && s.callbacks.step) s.callbacks.step(before + done.step + 1, plan_.total_steps(), done.seconds);
     preview.after(done, before);
   };
-  if (first) inner.layer = s.callbacks.layer;
-  if (first && s.callbacks.step && (segment == 0 || made > 0)) s.callbacks.step(before + made, plan_.total_steps(), 0);
+  return callbacks;
+}
+
+// From noise to latents.
+void Run::denoise_segment(PassState& s, int64_t segment) {
+  const Pass& pass = s.pass;
+  const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
+  draw_noise(s, segment);
+  for (int64_t v = 0; v < plan_.videos; ++v) s.dump(v).add(prefix_of(segment) + "latents.init", s.latents_of(v));
+  const RunRecord* from = s.from(segment);
+  if (from != nullptr && from->tail) s.tail = copy_of(from->tail);
+  const trace::Lane lane{pass.trace, s.world.world_rank(s.world.rank()), trace::kComputeLane};
+  std::optional<trace::Span> phase;  // the one before ends where the next begins
+  if (s.embeddings == nullptr) {
+    s.memory.begin(planner::kTextEncoder);
+    phase.emplace(lane, "phase: text encoder");
+    encode_prompts(s);
+  }
+  if (has_conditions(s.stage, inputs_)) s.memory.begin(planner::kConditions);
+  phase.emplace(lane, "phase: conditions");
+  const Conditions conditions =
+      animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps(), segment, s.tail, s.character)
+               : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dumps());
+  s.memory.begin(planner::kTransformer);
+  phase.emplace(lane, "phase: load and prepare");
+  Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()),
+                {pass.trace, s.world.rank(), trace::kComputeLane});
+  ExpertWeights weights({.model = model_,
+                         .experts = pass.experts,
+                         .dtype = pass.plan.dtype,
+                         .threads = comm::process_threads(options_.threads),
+                         .every_rank_loads = s.world.ranks_in_this_process() < s.world.size(),
+                         .weight_cache = options_.weight_cache,
+                         .weight_memory = pass.weight_memory,
+                         .layout = pass.layout,
+                         .callbacks = s.callbacks},
+                        s.world);
+  parallel::ParallelLayout balanced = pass.layout;
+  balanced.context.shard_weights = s.shard_weights;
+  const bool balances = options_.strategy.shard_weights.automatic && balanced.of_sequence().ranks() > 1;
+  const bool follows_plan = pass.planned != nullptr && !options_.comm_timeout && !keeps_timeout_;
+  const Denoiser::Setup setup{.model = model_,
+                              .plan = pass.plan,
+                              .layout = balanced,
+                              .strategy = pass.strategy,
+                              .prompts = *s.embeddings,
+                              .conditions = conditions,
+                              .mask_padding_tokens = options_.mask_padding_tokens,
+                              .weights = weights,
+                              .contexts = pass.contexts,
+                              .check_finite = options_.check_finite,
+                              .step_timeout = follows_plan ? pass.planned->step_timeout : std::nullopt,
+                              .balances_shards = balances,
+                              .pricing = balances && first ? shard_pricing(pass, balanced) : std::nullopt,
+                              .observer = segment == 0 ? pass.observer : Observer()};
+  Denoiser denoiser(setup, s.world, stream, s.timing);
+  const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
+  if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
+  denoiser.load_first_expert(made, s.callbacks.cancelled);
+  Preview preview(s.stage, conditions, s.world, open_.vae_decoder);
+  if (first && s.callbacks.step && (segment == 0 || made > 0))
+    s.callbacks.step(segment * pass.plan.steps() + made, plan_.total_steps(), 0);
   phase.emplace(lane, "phase: denoise");
-  denoiser.run(s.latents, inner, made > 0 ? &from->denoise : nullptr);
+  denoiser.run(s.latents, step_callbacks(s, segment, denoiser, preview), made > 0 ? &from->denoise : nullptr);
   phase.reset();
   attention::add(denoiser.attention_counters(), s.attention);
   attention::add(attention::sum_over_ranks(s.world, denoiser.attention_counters()), s.attention_of_all);
@@ -270,7 +287,11 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
   // Once: with what is decoded, or here where nothing is.
-  if (trace != nullptr && last && stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *trace);
+  if (pass.trace != nullptr && last && pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *pass.trace);
+}
+
+std::string Run::prefix_of(int64_t segment) const {
+  return model_.kind.animation.taken ? fmt::format("segment.{}.", segment) : "";
 }
 
 void Run::draw_noise(PassState& s, int64_t segment) const {
