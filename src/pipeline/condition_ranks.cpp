@@ -16,6 +16,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/halo_ranks.h"
+#include "pipeline/phases.h"
 #include "pipeline/rank_heartbeat.h"
 #include "pipeline/row_segments.h"
 #include "tensor/copy_of.h"
@@ -369,12 +370,12 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
   world.set_step(fmt::format("the encoding of segment {}", segment + 1));
   if (!character.image_rows) {
     dump_animation(stage, inputs, dumps);
-    const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
+    const trace::Timing::Scope scope(stage.timing, phases::kImageEncoder);
     character.image_rows = image_rows(stage, inputs, world, dumps);
   }
   conditions.image_rows = copy_of(character.image_rows);
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
-  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
+  const trace::Timing::Scope scope(stage.timing, phases::kVaeEncode);
   if (!character.reference) {
     character.reference = encode_reference(stage, inputs, encoder);
     dumps.add("reference_condition", batch_of_one(character.reference));
@@ -402,11 +403,11 @@ Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Com
   if (!has_conditions(stage, inputs)) return conditions;
   world.set_step("the pictures' encoding");
   if (inputs.pixels) {
-    const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
+    const trace::Timing::Scope scope(stage.timing, phases::kImageEncoder);
     conditions.image_rows = image_rows(stage, inputs, world, dumps);
   }
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
-  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
+  const trace::Timing::Scope scope(stage.timing, phases::kVaeEncode);
   if (controlled) {
     conditions.control = ControlEncoding(stage, inputs, encoder, dumps).run();
     conditions.control_scale = conditioning_scales(stage.options, stage.model.experts[0].config.vace_layers.size());

@@ -19,6 +19,7 @@
 #include "pipeline/frame_queue.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/halo_ranks.h"
+#include "pipeline/phases.h"
 #include "pipeline/rank_heartbeat.h"
 #include "tensor/finite.h"
 #include "trace/elapsed.h"
@@ -147,10 +148,10 @@ class RankDecode {
     queue_->finish();
     if (!part_.last) heartbeat_.done();
     const double ranks = decoders_.counters().wait_seconds - waited_before_, output = queue_->waited_seconds();
-    stage_.timing.add("Inference/VAE decode/compute", trace::seconds_since(begin) - output - ranks);
-    if (decoders_.size() > 1) stage_.timing.add("Inference/VAE decode/waiting for ranks", ranks);
-    stage_.timing.add("Inference/VAE decode/waiting for the output", output);
-    stage_.timing.add("Inference/VAE decode/output, meanwhile", queue_->busy_seconds());
+    stage_.timing.add(phases::kDecodeCompute, trace::seconds_since(begin) - output - ranks);
+    if (decoders_.size() > 1) stage_.timing.add(phases::kDecodeRanks, ranks);
+    stage_.timing.add(phases::kDecodeOutput, output);
+    stage_.timing.add(phases::kDecodeMeanwhile, queue_->busy_seconds());
   }
 
  private:
@@ -272,7 +273,7 @@ class RankDecode {
 void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, wan::VaeDecoder& decoder,
                   const TensorView& latents, const FrameOutput& output, bool last, const JournaledDecode* journaled,
                   const DecodeState* from, int64_t video) {
-  const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
+  const trace::Timing::Scope scope(stage.timing, phases::kDecode);
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());
   wan::denormalize_latents(stage.model.vae_config, latents, raw);
@@ -400,7 +401,7 @@ void Preview::after(const Denoiser::StepDone& done, int64_t before) {
     heartbeat.wait();
     return;
   }
-  const trace::Timing::Scope scope(stage_.timing, "Inference/Preview");
+  const trace::Timing::Scope scope(stage_.timing, phases::kPreview);
   if (stage_.callbacks.preview) show(done, steps, [&] { heartbeat.beat(); });
   heartbeat.done();
 }

@@ -16,6 +16,7 @@
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
+#include "pipeline/phases.h"
 #include "pipeline/row_segments.h"
 #include "tensor/copy_of.h"
 #include "tensor/finite.h"
@@ -87,7 +88,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       reuse_(setup.plan, world, stream),
       solver_(sampling::Solver::create(setup.plan.solver)),
       input_(setup.conditions, setup.plan.latents()) {
-  const trace::Timing::Scope scope(timing_, "Prepare");
+  const trace::Timing::Scope scope(timing_, phases::kPrepare);
   const int64_t batch = local_samples();
   const RunPlan& plan = setup.plan;
   if (setup.balances_shards) {
@@ -151,7 +152,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   expert_weights_.reset();
   text_.reset();
   {
-    const trace::Timing::Scope scope(timing_, fmt::format("Load/{}", expert_name(expert)));
+    const trace::Timing::Scope scope(timing_, phases::kLoadExpert[expert]);
     expert_weights_ = setup_.weights.load(expert, cancelled);
   }
   prepare_expert(expert);
@@ -161,7 +162,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
 }
 
 void Denoiser::prepare_expert(int expert) {
-  const trace::Timing::Scope scope(timing_, "Prepare");
+  const trace::Timing::Scope scope(timing_, phases::kPrepare);
   transformer_ = std::make_unique<wan::Transformer>(expert_weights_, stream_, &sum_);
   prepare_transformer();
   const int data = layout_.data_index(world_.rank());
@@ -221,7 +222,7 @@ void Denoiser::observe_prompt(int expert) const {
 }
 
 void Denoiser::change_shards(const std::vector<int>& weights) {
-  const trace::Timing::Scope scope(timing_, "Prepare");
+  const trace::Timing::Scope scope(timing_, phases::kPrepare);
   const trace::Span span(stream_.lane(), "change of shards");
   layout_.context.shard_weights = weights;
   attention::add(attention_->counters(), attention_before_);
@@ -257,7 +258,7 @@ void Denoiser::balance_shards(double seconds, double waited) {
 }
 
 void Denoiser::set_animation(int expert, const std::function<bool()>& cancelled) {
-  const trace::Timing::Scope scope(timing_, "Inference/Conditioning/face encoder");
+  const trace::Timing::Scope scope(timing_, phases::kFaceEncoder);
   const int64_t conditional = setup_.plan.videos, first = layout_.data_index(world_.rank()) * local_samples();
   const int64_t unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
   const FaceFrames& frames = setup_.conditions.face;
@@ -467,7 +468,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     if (setup_.observer) setup_.observer(i, "latents", latents);
     if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
-    timing_.add("Inference/Denoise", seconds);
+    timing_.add(phases::kDenoise, seconds);
     reuse_.count(i, decision, seconds, apart);
     if (setup_.step_timeout) world_.set_timeout(*setup_.step_timeout);
     if (callbacks.step)

@@ -9,6 +9,7 @@
 #include "pipeline/agreement.h"
 #include "pipeline/cancel.h"
 #include "pipeline/host_sharing.h"
+#include "pipeline/phases.h"
 #include "pipeline/weight_ranks.h"
 
 namespace zoetrope::pipeline {
@@ -144,7 +145,7 @@ void ExpertWeights::report(int expert) const {
 
 std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, comm::Communicator* coders, SharedVae& shared,
                                                 wan::VaeParts part, const std::function<void()>& tick) {
-  const trace::Timing::Scope scope(stage.timing, "Load/VAE");
+  const trace::Timing::Scope scope(stage.timing, phases::kLoadVae);
   io::Weights::Loading loading;
   std::unique_ptr<comm::Communicator> loaders;  // where ranks are processes
   if (coders != nullptr && coders->ranks_in_this_process() < coders->size()) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
+#include "pipeline/phases.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -35,21 +36,15 @@ std::string relative(const PredictedPart& part) {
 MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
                          WeightsRead weights, Frames frames) {
   MeasuredRun measured;
-  const auto sum = [&](std::initializer_list<const char*> phases) {
-    double seconds = 0;
-    for (const char* phase : phases) seconds += timing.seconds(phase);
-    return seconds;
-  };
-  if (weights == WeightsRead::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
-  measured.text_encoder = sum({"Inference/Conditioning/text encoder"});
-  measured.conditions = sum({"Inference/Conditioning/image encoder", "Inference/Conditioning/VAE encode",
-                             "Inference/Conditioning/face encoder"});
-  measured.denoise = sum({"Inference/Denoise"});
+  if (weights == WeightsRead::kFromFiles) measured.load = phases::seconds_of(timing, phases::kLoads);
+  measured.text_encoder = timing.seconds(phases::kTextEncoder);
+  measured.conditions = phases::seconds_of(timing, {phases::kImageEncoder, phases::kVaeEncode, phases::kFaceEncoder});
+  measured.denoise = timing.seconds(phases::kDenoise);
   measured.exchange_wait = attention.ulysses.wait_seconds + attention.gather.wait_seconds;
   measured.ring_wait = attention.ring.wait_seconds;
   // Not the output's: how fast a film is written is not the planner's to say.
   if (frames == Frames::kDecoded)
-    measured.vae = sum({"Inference/VAE decode/compute", "Inference/VAE decode/waiting for ranks"});
+    measured.vae = phases::seconds_of(timing, {phases::kDecodeCompute, phases::kDecodeRanks});
   measured.steps = steps;
   return measured;
 }

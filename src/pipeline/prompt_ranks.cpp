@@ -8,6 +8,7 @@
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
+#include "pipeline/phases.h"
 #include "pipeline/rank_heartbeat.h"
 #include "tensor/finite.h"
 
@@ -37,7 +38,7 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world,
                                                                   std::shared_ptr<const PromptEmbeddings> known) {
   const GenerateOptions& options = stage.options;
-  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/text encoder");
+  const trace::Timing::Scope scope(stage.timing, phases::kTextEncoder);
   world.set_step("the prompt's encoding");
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
   const bool all_know = may_be_known && on_every_rank(world, known != nullptr);

@@ -18,6 +18,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
 #include "pipeline/memory_report.h"
+#include "pipeline/phases.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_context.h"
@@ -97,15 +98,10 @@ void add(const StepCacheReport& more, std::optional<StepCacheReport>& sum) {
 
 // Phases that begin and end more than once take what their parts take.
 void add_wholes(trace::Timing& timing) {
-  timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
-                                           timing.seconds("Inference/Conditioning/image encoder") +
-                                           timing.seconds("Inference/Conditioning/VAE encode") +
-                                           timing.seconds("Inference/Conditioning/face encoder"));
-  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                              timing.seconds("Inference/Journal") + timing.seconds("Inference/Preview") +
-                              timing.seconds("Inference/VAE decode"));
-  timing.add("Load",
-             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
+  timing.add(phases::kConditioning, phases::seconds_of(timing, phases::kConditionings));
+  timing.add(phases::kInference, phases::seconds_of(timing, {phases::kConditioning, phases::kDenoise, phases::kJournal,
+                                                             phases::kPreview, phases::kDecode}));
+  timing.add(phases::kLoad, phases::seconds_of(timing, phases::kLoads));
 }
 
 }  // namespace
@@ -206,7 +202,7 @@ Denoiser::Callbacks Run::step_callbacks(PassState& s, int64_t segment, const Den
       s.world.broadcast(0, done.latents.raw(), done.latents.bytes(), "latents of a callback");
     }
     if (s.journal() != nullptr) {
-      const trace::Timing::Scope scope(s.timing, "Inference/Journal");
+      const trace::Timing::Scope scope(s.timing, phases::kJournal);
       RunRecord record = s.record(segment);
       record.denoise = denoiser.state();
       s.journal()->record(std::move(record));
@@ -395,7 +391,8 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   PassState s(*this, world, pass, callbacks);
   if (pass.resumed() != nullptr) s.step_cache = pass.resumed()->step_cache;
   trace::Timing& timing = s.timing;
-  for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
+  for (const char* phase : {phases::kLoad, phases::kPrepare, phases::kInference, phases::kConditioning})
+    timing.declare(phase);
   std::vector<Video> results(videos_.size());
   for (int64_t segment = 0; segment < plan_.segments.count; ++segment) {
     const bool last = segment + 1 == plan_.segments.count;
@@ -430,7 +427,7 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   add_wholes(timing);
   for (size_t v = 0; v < results.size(); ++v) {
     results[v].seed = pass.seeds[v];
-    results[v].denoise_seconds = timing.seconds("Inference/Denoise");
+    results[v].denoise_seconds = timing.seconds(phases::kDenoise);
   }
   Video& result = results.front();  // has what is said of the whole run
   result.bytes_sent = attention::traffic(s.attention_of_all).bytes_sent;
@@ -459,8 +456,7 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
 // When the output has every frame: the files get their names.
 void Run::finish(Output& output, trace::Timing& timing) {
   if (output.sink == nullptr) return;
-  const trace::Timing::Scope whole(timing, "Inference/VAE decode"),
-      part(timing, "Inference/VAE decode/host formatting");
+  const trace::Timing::Scope whole(timing, phases::kDecode), part(timing, phases::kDecodeFormatting);
   output.dump.prepare();
   output.sink->finish();
   output.dump.commit();

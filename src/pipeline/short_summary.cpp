@@ -3,26 +3,27 @@
 #include <fmt/format.h>
 
 #include "base/words.h"
+#include "pipeline/phases.h"
 #include "pipeline/predicted_report.h"
 #include "planner/bytes.h"
 
 namespace zoetrope::pipeline {
 
 std::string short_summary(const trace::Timing& timing, int64_t steps, const Video& result) {
-  double whole = 0;
-  for (const char* phase : {"Load", "Prepare", "Inference"}) whole += timing.seconds(phase);
-  const double denoise = timing.seconds("Inference/Denoise");
-  std::string text = fmt::format("Time {}: load {}, ", duration_text(whole), duration_text(timing.seconds("Load")));
-  for (const char* part : {"text encoder", "image encoder", "VAE encode", "face encoder"})
-    if (const double seconds = timing.seconds(fmt::format("Inference/Conditioning/{}", part)); seconds > 0)
-      text += fmt::format("{} {}, ", part, duration_text(seconds));
+  const double whole = phases::seconds_of(timing, {phases::kLoad, phases::kPrepare, phases::kInference});
+  const double denoise = timing.seconds(phases::kDenoise);
+  std::string text =
+      fmt::format("Time {}: load {}, ", duration_text(whole), duration_text(timing.seconds(phases::kLoad)));
+  for (const phases::Path part : phases::kConditionings)
+    if (const double seconds = timing.seconds(part); seconds > 0)
+      text += fmt::format("{} {}, ", phases::name_of(part), duration_text(seconds));
   if (steps > 0) {
     text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),
                         duration_text(denoise / static_cast<double>(steps)));
   } else {
     text += "denoised before";
   }
-  if (const double decode = timing.seconds("Inference/VAE decode"); decode > 0)
+  if (const double decode = timing.seconds(phases::kDecode); decode > 0)
     text += fmt::format(", VAE decode {}", duration_text(decode));
   text += '\n';
   if (!result.memory.empty()) {
