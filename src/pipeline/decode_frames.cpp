@@ -33,6 +33,19 @@ constexpr const char* kReplayHeartbeat = "heartbeat of frames from the journal";
 constexpr const char* kDecodeHeartbeat = "heartbeat of decoding";
 constexpr const char* kWhileDecoding = "while decoding";
 
+// What decoding is given on a rank.
+struct Decoding {
+  const Stage& stage;
+  comm::Communicator& ranks;                   // that decode
+  RankHeartbeat* listeners = nullptr;          // rank 0 and those that decode nothing, where they wait for the end
+  const JournaledDecode* journaled = nullptr;  // null: it is not noted
+
+  Journal* journal() const { return journaled != nullptr ? journaled->journal : nullptr; }  // rank 0's
+  void beat() const {
+    if (listeners != nullptr) listeners->beat();
+  }
+};
+
 // Of so many decoded frames those that the output gets.
 int64_t frames_of_output(const DecodedPart& part, int64_t decoded) {
   return std::clamp<int64_t>(decoded - part.left_out, 0, part.frames);
@@ -64,40 +77,35 @@ void give_frames(const Stage& stage, const Journal& journal, const FrameOutput& 
   queue.finish();
 }
 
-// Collective over `ranks`, of which rank 0 gives its output what the journal has, however slow the output is.
-// `listeners` as RankDecode has them.
-void replay(const Stage& stage, comm::Communicator& ranks, RankHeartbeat* listeners, const Journal* journal,
-            const FrameOutput& output, int64_t video, int64_t count) {
-  RankHeartbeat heartbeat(ranks, kReplayHeartbeat);
-  if (ranks.rank() != 0) return heartbeat.wait();
+// Collective. Rank 0 gives its output what the journal has, however slow the output is.
+void replay(const Decoding& decoding, const Journal* journal, const FrameOutput& output, int64_t video, int64_t count) {
+  RankHeartbeat heartbeat(decoding.ranks, kReplayHeartbeat);
+  if (decoding.ranks.rank() != 0) return heartbeat.wait();
   const auto beat = [&] {
     heartbeat.beat();
-    if (listeners != nullptr) listeners->beat();
+    decoding.beat();
   };
-  if (output.sink != nullptr) give_frames(stage, *journal, output, video, count, beat);
+  if (output.sink != nullptr) give_frames(decoding.stage, *journal, output, video, count, beat);
   heartbeat.done();
 }
 
-// The decoding of one rank, which has rows of every frame or all of them.
-class RankDecode {
+// Of one video on one rank, which has rows of every frame or all of them.
+class VideoDecode {
  public:
-  // `listeners`: rank 0 and those that decode nothing, where they wait for the end; else null. `keeper`: null without
-  // a journal, as rank 0's `journal`. `done`: frames that are decoded already.
-  RankDecode(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, const FrameOutput& output,
-             DecodeJournal* keeper, Journal* journal, int64_t done)
-      : stage_(stage),
-        options_(stage.options),
+  // `keeper`: null where it is not noted how far this is. `done`: frames that are decoded already.
+  VideoDecode(const Decoding& decoding, const FrameOutput& output, DecodeJournal* keeper, int64_t done)
+      : decoding_(decoding),
+        stage_(decoding.stage),
+        options_(stage_.options),
         part_(output.part),
-        listeners_(listeners),
-        decoders_(decoders),
-        scale_(stage.model.vae_config.spatial_factor()),
-        stream_(stage.threads_of_each(decoders.ranks_in_this_process()),
-                {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
-        gather_(decoders, stage.plan.latent[1], scale_),
-        heartbeat_(decoders, kOutputHeartbeat),
-        waited_before_(decoders.counters().wait_seconds),
+        decoders_(decoding.ranks),
+        scale_(stage_.model.vae_config.spatial_factor()),
+        stream_(stage_.threads_of_each(decoders_.ranks_in_this_process()),
+                {stage_.trace, decoders_.world_rank(decoders_.rank()), trace::kComputeLane}),
+        gather_(decoders_, stage_.plan.latent[1], scale_),
+        heartbeat_(decoders_, kOutputHeartbeat),
+        waited_before_(decoders_.counters().wait_seconds),
         keeper_(keeper),
-        journal_(journal),
         handed_over_(done) {
     if (output.sink == nullptr) return;
     const Shape frame{options_.height, options_.width, 3};
@@ -108,9 +116,9 @@ class RankDecode {
     const auto tick = [this] {
       stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
       if (others_wait_) heartbeat_.beat();
-      if (listeners_ != nullptr) listeners_->beat();
+      decoding_.beat();
     };
-    queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
+    queue_.emplace(to, frame, tick, trace::Lane{stage_.trace, 0, kOutputLane});
   }
 
   void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */, int64_t video) {
@@ -120,7 +128,7 @@ class RankDecode {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
         stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
-        if (listeners_ != nullptr && queue_) listeners_->beat();
+        if (queue_) decoding_.beat();
         tell(part_.frames * done / total);
       };
       wan::decode_tiled(stream_, decoder, stage_.model.vae_config, latents, sink, tick);
@@ -183,7 +191,7 @@ class RankDecode {
   // frames [n, own rows, W, 3]
   void take(int64_t first, const TensorView& frames) {
     stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
-    if (listeners_ != nullptr && queue_) listeners_->beat();
+    if (queue_) decoding_.beat();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
       frame_ = next_frame();
@@ -215,7 +223,7 @@ class RankDecode {
     keep_for_next_segment();
     const int64_t place = handed_over_ - part_.left_out;
     if (place >= 0 && place < part_.frames) {
-      if (journal_ != nullptr) journal_->add_frame(frame_);
+      if (Journal* const journal = decoding_.journal()) journal->add_frame(frame_);
       queue_->push();
       unused_ = {};
     }
@@ -249,10 +257,10 @@ class RankDecode {
                                        weight ? "from " + *weight : "though the VAE's weights are finite"));
   }
 
+  const Decoding& decoding_;
   const Stage& stage_;
   const GenerateOptions& options_;
   const DecodedPart& part_;
-  RankHeartbeat* const listeners_;
   comm::Communicator& decoders_;
   const int64_t scale_;
   Stream stream_;
@@ -261,7 +269,6 @@ class RankDecode {
   RankHeartbeat heartbeat_;
   const double waited_before_;
   DecodeJournal* const keeper_;
-  Journal* const journal_;
   TensorView frame_;   // rank 0's, under way
   TensorView unused_;  // the queue's next, not pushed yet
   int64_t handed_over_;
@@ -270,9 +277,10 @@ class RankDecode {
   bool others_wait_ = false;
 };
 
-void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, wan::VaeDecoder& decoder,
-                  const TensorView& latents, const FrameOutput& output, bool last, const JournaledDecode* journaled,
-                  const DecodeState* from, int64_t video) {
+void decode_video(const Decoding& decoding, wan::VaeDecoder& decoder, const TensorView& latents,
+                  const FrameOutput& output, bool last, int64_t video) {
+  const Stage& stage = decoding.stage;
+  comm::Communicator& decoders = decoding.ranks;
   const trace::Timing::Scope scope(stage.timing, phases::kDecode);
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());
@@ -280,10 +288,11 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbea
   // Tiles are decoded one after another over the whole clip: there is no frame at which to go on.
   const bool tiled = stage.options.vae_tiling && wan::decodes_in_tiles(stage.model.vae_config, latents.shape());
   std::optional<DecodeJournal> keeper;
-  if (journaled != nullptr && !tiled) {
+  if (const JournaledDecode* const journaled = decoding.journaled; journaled != nullptr && !tiled) {
+    const DecodeState* const from = journaled->from;
     // Animate's dump has every frame that a segment decodes.
     const bool whole = stage.model.kind.animation.taken && !stage.options.dump.empty();
-    const bool goes_on = from != nullptr && from->latent_frames > 0 && !whole;
+    const bool goes_on = from != nullptr && from->video == video && from->latent_frames > 0 && !whole;
     DecodeJournal::Setup setup;
     setup.folder = journaled->folder;
     setup.journal = journaled->journal;
@@ -301,38 +310,36 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbea
     keeper.emplace(setup, decoders);
   }
   const int64_t done = keeper ? keeper->frames_done() : 0;
-  Journal* const journal = journaled != nullptr && output.sink != nullptr ? journaled->journal : nullptr;
+  Journal* const journal = decoding.journal();
   const int64_t kept = frames_of_output(output.part, done);
   if (journal != nullptr) journal->keep_frames(place_in_journal(stage, output.part, video) + kept);
-  if (kept > 0) replay(stage, decoders, listeners, journal, output, video, kept);
-  RankDecode rank(stage, decoders, listeners, output, keeper ? &*keeper : nullptr, journal, done);
+  if (kept > 0) replay(decoding, journal, output, video, kept);
+  VideoDecode decode(decoding, output, keeper ? &*keeper : nullptr, done);
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
                             "phase: VAE decode");
-    rank.run(decoder, raw, video);
+    decode.run(decoder, raw, video);
   }
   if (last && stage.trace != nullptr) comm::gather_trace(decoders, *stage.trace);
-  rank.finish(begin);
+  decode.finish(begin);
 }
 
-void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, SharedVae& shared,
-               const TensorView& latents, const std::vector<FrameOutput>& outputs, const JournaledDecode* journaled) {
-  const auto tick = [&] {
-    if (listeners != nullptr) listeners->beat();
-  };
-  const auto weights = load_vae(stage, &decoders, shared, wan::VaeParts::kDecoder, tick);
+void decode_videos(const Decoding& decoding, SharedVae& shared, const TensorView& latents,
+                   const std::vector<FrameOutput>& outputs) {
+  const JournaledDecode* const journaled = decoding.journaled;
+  const DecodeState* const from = journaled != nullptr ? journaled->from : nullptr;
+  const auto weights =
+      load_vae(decoding.stage, &decoding.ranks, shared, wan::VaeParts::kDecoder, [&] { decoding.beat(); });
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto video = static_cast<int64_t>(i);
     wan::VaeDecoder decoder(weights);
-    const DecodeState* from = journaled != nullptr ? journaled->from : nullptr;
     const bool complete = from != nullptr && video < from->video;
     try {
       if (!complete) {
-        decode_video(stage, decoders, listeners, decoder, latents.slice(0, video, video + 1), outputs[i],
-                     i + 1 == outputs.size() && outputs[i].part.last, journaled,
-                     from != nullptr && video == from->video ? from : nullptr, video);
+        decode_video(decoding, decoder, latents.slice(0, video, video + 1), outputs[i],
+                     i + 1 == outputs.size() && outputs[i].part.last, video);
       } else {
-        replay(stage, decoders, listeners, journaled->journal, outputs[i], video, outputs[i].part.frames);
+        replay(decoding, journaled->journal, outputs[i], video, outputs[i].part.frames);
       }
     } catch (const Error& error) {
       if (outputs.size() == 1) throw;
@@ -340,7 +347,7 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
     }
     if (i + 1 == outputs.size()) break;
     if (outputs[i].finish) outputs[i].finish();
-    if (complete || journaled == nullptr || journaled->journal == nullptr) continue;
+    if (complete || decoding.journal() == nullptr) continue;
     RunRecord next = journaled->record();
     DecodeState& place = next.decode.emplace();
     place.segment = journaled->segment;
@@ -354,7 +361,7 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* 
 void replay_frames(const Stage& stage, comm::Communicator& ranks, const Journal* journal,
                    const std::vector<FrameOutput>& outputs) {
   for (size_t v = 0; v < outputs.size(); ++v)
-    replay(stage, ranks, nullptr, journal, outputs[v], static_cast<int64_t>(v), outputs[v].part.frames);
+    replay({stage, ranks}, journal, outputs[v], static_cast<int64_t>(v), outputs[v].part.frames);
 }
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
@@ -363,8 +370,9 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   const bool decodes = world.rank() < count;
   const auto decoders = world.split(decodes ? 0 : 1, world.rank());
   const bool last = outputs.front().part.last;
+  Decoding decoding{.stage = stage, .ranks = *decoders, .journaled = journaled};
   if (count == world.size() || (last && stage.trace == nullptr)) {
-    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs, journaled);
+    if (decodes) decode_videos(decoding, shared, latents, outputs);
     return;
   }
   // Rank 0 and those that decode nothing.
@@ -373,12 +381,13 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   if (last) {
     // They end here, so what they recorded is brought to rank 0 now.
     if (listens) comm::gather_trace(*others, *stage.trace);
-    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs, journaled);
+    if (decodes) decode_videos(decoding, shared, latents, outputs);
     return;
   }
   RankHeartbeat heartbeat(*others, kDecodeHeartbeat);
   if (!decodes) return heartbeat.wait();
-  decode_on(stage, *decoders, world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs, journaled);
+  if (world.rank() == 0) decoding.listeners = &heartbeat;
+  decode_videos(decoding, shared, latents, outputs);
   if (world.rank() == 0) heartbeat.done();
 }
 
