@@ -129,7 +129,8 @@ class Denoiser {
   void prepare_transformer();  // for the planned attention
   // Collective, between steps. The next step has to compute in full: what steps of a cache left behind is lost.
   void change_shards(const std::vector<int>& weights);
-  // Collective, after a step in full, which began with `before`: what is to change before the next one in full.
+  // Collective, after a step in full, whose blocks took `seconds` and of them `waited`: what is to change before the
+  // next one in full.
   void balance_shards(double seconds, double waited);
   double waited_seconds() const;  // for ranks and for weights in the forward pass, so far
   void restore(const DenoiseState& from, size_t size);
