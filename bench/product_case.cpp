@@ -34,7 +34,7 @@ std::vector<ProductShape> parse_products(const std::string& text) {
   for (const std::string& word : split_words("shapes", text)) {
     std::vector<int64_t> sizes;
     for (const std::string_view part : split(word, 'x')) {
-      const std::optional<int64_t> size = parse_number<int64_t>(part);
+      const std::optional<int64_t> size = to_number<int64_t>(part);
       if (size && *size >= 1 && *size <= kMostSize) sizes.push_back(*size);
     }
     if (sizes.size() != 3 || split(word, 'x').size() != 3)

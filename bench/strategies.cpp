@@ -4,6 +4,7 @@
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/words.h"
 #include "bench/words.h"
 
 namespace zoetrope::bench {

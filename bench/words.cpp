@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/words.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -25,7 +26,7 @@ std::vector<std::string> shape_groups() {
 }
 
 int64_t extent(const char* key, std::string_view word, std::string_view text, const char* name, int64_t most) {
-  const auto value = parse_number<int64_t>(text);
+  const auto value = to_number<int64_t>(text);
   if (!value || *value < 1 || *value > most) {
     fail("{}: '{}' in '{}' is not a {}; 1 to {} is", key, text, word, name, most);
   }
@@ -33,7 +34,7 @@ int64_t extent(const char* key, std::string_view word, std::string_view text, co
 }
 
 double share(const char* key, std::string_view word, std::string_view text) {
-  const auto value = parse_number<double>(text);
+  const auto value = to_number<double>(text);
   if (!value || !(*value > 0 && *value <= 1)) {
     fail("{}: '{}' in '{}' is not a share of valid keys; a number above 0, up to 1 is", key, text, word);
   }
@@ -76,16 +77,6 @@ problems::AttentionShape parse_shape(const char* key, std::string_view word) {
 
 }  // namespace
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
-
 std::vector<std::string> split_words(const char* key, std::string_view text) {
   std::vector<std::string> words;
   for (const std::string_view word : split(text, ',')) {
@@ -121,7 +112,7 @@ std::vector<std::string> choose_dtypes(const char* key, std::string_view text, b
 std::vector<int> parse_counts(const char* key, std::string_view text, int all, int limit) {
   std::vector<int> counts;
   for (const std::string& word : split_words(key, text)) {
-    const auto value = word == "all" ? std::optional<int>(all) : parse_number<int>(word);
+    const auto value = word == "all" ? std::optional<int>(all) : to_number<int>(word);
     if (!value || *value < 1 || *value > limit)
       fail("{}: '{}' is not a count from 1 to {}, nor 'all'", key, word, limit);
     if (std::find(counts.begin(), counts.end(), *value) == counts.end()) counts.push_back(*value);
@@ -136,7 +127,7 @@ std::vector<int64_t> parse_byte_sizes(const char* key, std::string_view text) {
   for (const std::string& word : split_words(key, text)) {
     const size_t unit = kUnits.find(word.back());
     const bool has_unit = unit != std::string_view::npos;
-    const auto value = parse_number<int64_t>(std::string_view(word).substr(0, word.size() - (has_unit ? 1 : 0)));
+    const auto value = to_number<int64_t>(std::string_view(word).substr(0, word.size() - (has_unit ? 1 : 0)));
     const int64_t scale = has_unit ? int64_t{1} << (10 * (unit + 1)) : 1;
     if (!value || *value < 1 || *value > kMost / scale) {
       fail("{}: '{}' is not a size in bytes; 65536, 64K, 16M and up to 4G are", key, word);

@@ -2,9 +2,7 @@
 // legal values.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,17 +10,6 @@
 #include "problems/attention.h"
 
 namespace zoetrope::bench {
-
-std::vector<std::string_view> split(std::string_view text, char separator);
-
-// All of `text` as a number, or nothing.
-template <typename T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string> split_words(const char* key, std::string_view text);
 

@@ -5,7 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/run_files.h"
-#include "bench/words.h"
+#include "base/words.h"
 #include "cli/attention.h"
 #include "pipeline/generate_options.h"
 
@@ -79,12 +79,12 @@ void check_files_can_be_written(const AttentionOptions& options) {
 }
 
 Shape parse_shape(const std::string& text) {
-  const std::vector<std::string_view> parts = bench::split(text, 'x');
+  const std::vector<std::string_view> parts = split(text, 'x');
   Shape shape;
   int64_t bytes = 8;  // of the widest element
   if (parts.size() == 4) {
     for (const std::string_view part : parts) {
-      const std::optional<int64_t> extent = bench::parse_number<int64_t>(part);
+      const std::optional<int64_t> extent = to_number<int64_t>(part);
       if (!extent) break;
       if (*extent < 1) fail("shape={}: has an extent of {}; every one must be at least 1", text, *extent);
       if (__builtin_mul_overflow(bytes, *extent, &bytes)) fail("shape={}: is larger than any memory", text);
@@ -97,8 +97,8 @@ Shape parse_shape(const std::string& text) {
 
 std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, int64_t keys) {
   std::vector<int64_t> lengths;
-  for (const std::string_view part : bench::split(text, ',')) {
-    const std::optional<int64_t> length = bench::parse_number<int64_t>(part);
+  for (const std::string_view part : split(text, ',')) {
+    const std::optional<int64_t> length = to_number<int64_t>(part);
     if (!length) fail("key_lengths={}: must be whole numbers separated by commas, as 5,7", text);
     if (*length < 0 || *length > keys) {
       fail("key_lengths={}: {} is out of range; there are {} keys, so 0 to {} is possible", text, *length, keys, keys);

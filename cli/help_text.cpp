@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/words.h"
+
 namespace zoetrope::cli {
 namespace {
 
@@ -42,20 +44,12 @@ bool is_command_line(std::string_view line) {
   return line.starts_with("  zoetrope ") || line == "  zoetrope" || line.starts_with("  mpirun ");
 }
 
-std::string_view trimmed(std::string_view line) {
-  const size_t begin = std::min(line.find_first_not_of(' '), line.size());
-  return line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
-}
-
 }  // namespace
 
 std::vector<HelpPart> parts_of_help(std::string_view text) {
   std::vector<HelpPart> parts;
   bool goes_on = false;  // the last part, on the next line
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string_view line : split(text, '\n')) {
     if (trimmed(line).empty() || line == "Example:" || line == "Examples:") {
       goes_on = false;
       continue;

@@ -2,6 +2,7 @@
 
 #include "zoetrope/version.h"
 
+#include "base/words.h"
 #include "cli/help_text.h"
 
 namespace zoetrope::cli {
@@ -46,11 +47,7 @@ std::string escaped(std::string_view text) {
 
 std::string example(const std::string& command) {
   std::string lines;
-  for (size_t begin = 0; begin < command.size();) {
-    const size_t end = std::min(command.find('\n', begin), command.size());
-    lines += escaped(command.substr(begin, end - begin)) + "\n";
-    begin = end + 1;
-  }
+  for (const std::string_view line : split_terminated(command, '\n')) lines += escaped(line) + "\n";
   return fmt::format("{}.nf\n.RS 4\n{}.RE\n.fi\n", kParagraph, lines);
 }
 

@@ -52,14 +52,11 @@ struct Launch {
 
 std::vector<Host> parse_hosts(std::string_view text) {
   std::vector<Host> hosts;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string one(text.substr(begin, end - begin));
+  for (const std::string_view one : split_terminated(text, ',')) {
     const size_t colon = one.find(':');
-    Host& host = hosts.emplace_back(Host{one.substr(0, colon)});
-    if (colon != std::string::npos) host.slots = static_cast<int>(parse_integer(one.substr(colon + 1), {1, 4096}));
+    Host& host = hosts.emplace_back(Host{std::string(one.substr(0, colon))});
+    if (colon != std::string_view::npos) host.slots = static_cast<int>(parse_integer(one.substr(colon + 1), {1, 4096}));
     if (host.name.empty()) fail("must be names of hosts, each with its ranks, as node1:2,node2:2");
-    begin = end + 1;
   }
   return hosts;
 }

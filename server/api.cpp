@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "server/page.h"
 #include "trace/resident.h"
 
@@ -37,14 +38,9 @@ void send_json(Response& response, const json& body) {
   response.set_content(json_text(body), "application/json");
 }
 
-std::vector<std::string> parts_of(const std::string& path) {
-  std::vector<std::string> parts;
-  for (size_t begin = 1; begin <= path.size();) {
-    const size_t end = std::min(path.find('/', begin), path.size());
-    parts.push_back(path.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
+std::vector<std::string> parts_of(std::string_view path) {
+  const std::vector<std::string_view> parts = split(path, '/');
+  return {parts.begin() + 1, parts.end()};  // nothing is before the first slash
 }
 
 void allow(const Request& request, const std::vector<std::string>& methods) {
@@ -90,11 +86,7 @@ VideoRequest video_request(const Request& request) {
 
 std::string event_text(const std::string& name, const std::string& data) {
   std::string text = fmt::format("event: {}\n", name);
-  for (size_t begin = 0; begin <= data.size();) {
-    const size_t end = std::min(data.find('\n', begin), data.size());
-    text += fmt::format("data: {}\n", data.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string_view line : split(data, '\n')) text += fmt::format("data: {}\n", line);
   return text + "\n";
 }
 

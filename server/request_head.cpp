@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 #include <set>
 
 #include "base/print.h"
+#include "base/words.h"
 #include "server/api_error.h"
 
 namespace zoetrope::server {
@@ -30,12 +30,6 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -45,13 +39,6 @@ bool is_token(std::string_view text) {
 
 bool is_visible(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-}
-
-std::optional<size_t> number_in(std::string_view text) {
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 void parse_request_line(std::string_view line, RequestHead& head) {
@@ -92,7 +79,7 @@ void check_body(RequestHead& head, size_t most_body) {
   const std::string length = head.field("content-length");
   if (length.empty()) return;
   constexpr size_t kMostDigits = 18;
-  const std::optional<size_t> bytes = length.size() > kMostDigits ? SIZE_MAX : number_in(length);
+  const std::optional<size_t> bytes = length.size() > kMostDigits ? SIZE_MAX : to_number<size_t>(length);
   if (!bytes) throw malformed("Content-Length is not a number");
   if (*bytes > most_body)
     throw ApiError(413, "body_too_large",
@@ -214,7 +201,7 @@ ByteRange parse_range(std::string_view text, size_t size) {
   const size_t dash = text.find('-');
   if (dash == std::string_view::npos) return whole;
   const std::string_view first_text = text.substr(0, dash), last_text = text.substr(dash + 1);
-  const std::optional<size_t> first = number_in(first_text), last = number_in(last_text);
+  const std::optional<size_t> first = to_number<size_t>(first_text), last = to_number<size_t>(last_text);
   if ((!first && !first_text.empty()) || (!last && !last_text.empty()) || (!first && !last)) return whole;
   ByteRange range = whole;
   if (!first) range.begin = size - std::min(*last, size);  // the last bytes

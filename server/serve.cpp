@@ -33,12 +33,11 @@ char lower(unsigned char c) { return static_cast<char>(std::tolower(c)); }
 
 std::vector<std::string> listed(const std::string& text) {
   std::vector<std::string> names;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) names.push_back(text.substr(begin, end - begin));
+  for (const std::string_view name : split(text, ',')) {
+    if (name.empty()) continue;
+    names.emplace_back(name);
     // As heads of requests are compared.
-    if (end > begin) std::transform(names.back().begin(), names.back().end(), names.back().begin(), lower);
-    begin = end + 1;
+    std::transform(name.begin(), name.end(), names.back().begin(), lower);
   }
   return names;
 }

@@ -2,34 +2,30 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
+#include "base/words.h"
 
 namespace zoetrope {
 
 int64_t parse_integer(std::string_view text, IntegerRange range) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is not a whole number", text);
-  if (value < range.low || value > range.high) {
-    if (range.high == INT64_MAX) fail("{} is too small; {} is the least", value, range.low);
-    fail("{} is out of range; {} to {} is allowed", value, range.low, range.high);
+  const std::optional<int64_t> value = to_number<int64_t>(text);
+  if (!value) fail("'{}' is not a whole number", text);
+  if (*value < range.low || *value > range.high) {
+    if (range.high == INT64_MAX) fail("{} is too small; {} is the least", *value, range.low);
+    fail("{} is out of range; {} to {} is allowed", *value, range.low, range.high);
   }
-  return value;
+  return *value;
 }
 
 double parse_number(std::string_view text, NumberRange range) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    fail("'{}' is not a finite number", text);
-  }
-  if (value < range.low || value > range.high)
-    fail("{} is out of range; {} to {} is allowed", value, range.low, range.high);
-  return value;
+  const std::optional<double> value = to_number<double>(text);
+  if (!value || !std::isfinite(*value)) fail("'{}' is not a finite number", text);
+  if (*value < range.low || *value > range.high)
+    fail("{} is out of range; {} to {} is allowed", *value, range.low, range.high);
+  return *value;
 }
 
 bool parse_flag(std::string_view text) {
@@ -53,22 +49,13 @@ std::string range_text(NumberRange range) {
   return fmt::format("{} … {}", range.low, range.high);
 }
 
-std::string_view trimmed(std::string_view part) {
-  constexpr const char* kBlank = " \t\n\r";
-  const size_t begin = part.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
-}
-
 // `rows: 8, columns: 4`, with or without braces and spaces, as (name, text).
 std::vector<std::pair<std::string, std::string_view>> split_sizes(std::string_view text, const std::string& names) {
-  std::string_view rest = trimmed(text);
-  if (rest.starts_with('{') && rest.ends_with('}')) rest = trimmed(rest.substr(1, rest.size() - 2));
+  text = trimmed(text);
+  if (text.starts_with('{') && text.ends_with('}')) text = trimmed(text.substr(1, text.size() - 2));
   std::vector<std::pair<std::string, std::string_view>> parts;
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view part = trimmed(rest.substr(0, comma));
-    rest = trimmed(rest.substr(std::min(comma + 1, rest.size())));
+  for (std::string_view part : split_terminated(text, ',')) {
+    part = trimmed(part);
     const size_t colon = part.find(':');
     if (colon == std::string_view::npos) fail("'{}' is not of the form name:number; names: {}", part, names);
     parts.emplace_back(trimmed(part.substr(0, colon)), trimmed(part.substr(colon + 1)));
@@ -120,18 +107,16 @@ size_t end_of_setting(const std::string& text, const std::string& name, const st
 }  // namespace
 
 std::vector<double> parse_numbers(std::string_view text, NumberRange each) {
-  std::string_view rest = trimmed(text);
-  if (rest.starts_with('[') && rest.ends_with(']')) rest = trimmed(rest.substr(1, rest.size() - 2));
+  text = trimmed(text);
+  if (text.starts_with('[') && text.ends_with(']')) text = trimmed(text.substr(1, text.size() - 2));
   std::vector<double> values;
-  for (bool more = !rest.empty(); more;) {
-    const size_t comma = rest.find(',');
-    more = comma != std::string_view::npos;
+  if (text.empty()) return values;
+  for (const std::string_view part : split(text, ',')) {
     try {
-      values.push_back(parse_number(trimmed(rest.substr(0, comma)), each));
+      values.push_back(parse_number(trimmed(part), each));
     } catch (const Error& error) {
       fail("value {}: {}", values.size() + 1, error.what());
     }
-    if (more) rest = rest.substr(comma + 1);
   }
   return values;
 }

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cmath>
 #include <ctime>
-#include <string_view>
 
 namespace zoetrope {
 
@@ -26,6 +25,27 @@ std::string shell_word(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::vector<std::string_view> split_terminated(std::string_view text, char terminator) {
+  std::vector<std::string_view> parts = split(text, terminator);
+  if (parts.back().empty()) parts.pop_back();
+  return parts;
+}
+
+std::string_view trimmed(std::string_view text, std::string_view blanks) {
+  const size_t begin = std::min(text.find_first_not_of(blanks), text.size());
+  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
 }
 
 // Each bound is where rounding to three digits would reach the next unit.

@@ -1,9 +1,13 @@
 #include "base/words.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace zoetrope {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(Words, CountsAreSingularAndPlural) {
   EXPECT_EQ(counted(1, "thread"), "1 thread");
@@ -38,6 +42,34 @@ TEST(Words, ShellWordsAreQuotedWhereNeeded) {
   EXPECT_EQ(shell_word("prompt=a cat"), "'prompt=a cat'");
   EXPECT_EQ(shell_word("prompt=it's $HOME"), "'prompt=it'\\''s $HOME'");
   EXPECT_EQ(shell_word(""), "''");
+}
+
+TEST(Words, SeparatorsAreBetweenParts) {
+  EXPECT_THAT(split("a,bc,,d", ','), ElementsAre("a", "bc", "", "d"));
+  EXPECT_THAT(split("a,", ','), ElementsAre("a", ""));
+  EXPECT_THAT(split("", ','), ElementsAre(""));
+}
+
+TEST(Words, TerminatorsEndParts) {
+  EXPECT_THAT(split_terminated("a\nb\n", '\n'), ElementsAre("a", "b"));
+  EXPECT_THAT(split_terminated("a\n\nb", '\n'), ElementsAre("a", "", "b"));
+  EXPECT_THAT(split_terminated("\n", '\n'), ElementsAre(""));
+  EXPECT_THAT(split_terminated("", '\n'), IsEmpty());
+}
+
+TEST(Words, BlanksAroundATextAreTrimmed) {
+  EXPECT_EQ(trimmed(" \ta b\r\n"), "a b");
+  EXPECT_EQ(trimmed("a"), "a");
+  EXPECT_EQ(trimmed(" \n "), "");
+  EXPECT_EQ(trimmed(""), "");
+  EXPECT_EQ(trimmed(" a\n", " "), "a\n");
+}
+
+TEST(Words, NumbersAreAllOfATextOrNothing) {
+  EXPECT_EQ(to_number<int>("-12"), -12);
+  EXPECT_EQ(to_number<double>("0.5"), 0.5);
+  for (const char* text : {"", " 1", "1 ", "1x", "+1", "99999999999"})
+    EXPECT_EQ(to_number<int>(text), std::nullopt) << text;
 }
 
 }  // namespace

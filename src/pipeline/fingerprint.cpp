@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/input_file.h"
+#include "base/words.h"
 #include "models/lora/lora.h"
 
 namespace zoetrope::pipeline {
@@ -91,12 +92,8 @@ std::string transformer_identity(const ModelFolder& model, size_t expert) {
   uint64_t hash = fnv1a64(fmt::to_string(of.config.block_count()));
   if (const auto seed = of.weights.random_seed())
     hash = fnv1a64(fmt::format("{} {}", expert_name(static_cast<int>(expert)), *seed), hash);
-  const std::string& text = lines.text();
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    hash = fnv1a64(text.substr(text.rfind('=', end), end - text.rfind('=', end)), hash);
-    begin = end + 1;
-  }
+  for (const std::string_view line : split_terminated(lines.text(), '\n'))
+    hash = fnv1a64(line.substr(line.rfind('=')), hash);
   for (const lora::Lora& lora : of.loras) hash = fnv1a64(fmt::format("{}", lora.strength), hash);
   return fmt::format("{:016x}", hash);
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/run_files.h"
+#include "base/words.h"
 #include "io/video.h"
 #include "models/sampling/solver.h"
 #include "pipeline/best_table.h"
@@ -44,13 +45,9 @@ std::vector<std::pair<std::string, sampling::SolverKind>> solvers() {
 }
 
 std::vector<std::string> parse_names(std::string_view text) {
-  std::vector<std::string> names;
-  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    names.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
+  if (text.empty()) return {};
+  const std::vector<std::string_view> names = split(text, ',');
+  return {names.begin(), names.end()};
 }
 
 std::optional<double> parse_comm_timeout(std::string_view text) {

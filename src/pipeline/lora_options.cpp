@@ -1,11 +1,11 @@
 #include "pipeline/lora_options.h"
 
-#include <charconv>
 #include <cmath>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "models/lora/lora.h"
 #include "pipeline/generate_options.h"
 
@@ -15,29 +15,20 @@ namespace {
 constexpr double kLargestStrength = 1000;
 constexpr const char* kExample = "lora=a.safetensors:0.8,b.safetensors:1";
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string_view::npos ? std::string_view()
-                                         : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 LoraFile parse_entry(std::string_view entry) {
   if (entry.empty()) fail("an entry between commas is empty; write it as {}", kExample);
   const size_t colon = entry.rfind(':');
   if (colon == std::string_view::npos) return {std::string(entry), 1};
   const std::string_view file = trimmed(entry.substr(0, colon)), strength = trimmed(entry.substr(colon + 1));
   if (file.empty()) fail("entry '{}' names no file; write it as {}", entry, kExample);
-  LoraFile parsed{std::string(file), 0};
-  const char* end = strength.data() + strength.size();
-  const auto [stop, code] = std::from_chars(strength.data(), end, parsed.strength);
-  if (strength.empty() || code != std::errc() || stop != end || !std::isfinite(parsed.strength)) {
+  const std::optional<double> number = to_number<double>(strength);
+  if (!number || !std::isfinite(*number)) {
     fail(
         "the strength '{}' of entry '{}' is not a number; write it as {} (a path that holds a colon needs its strength "
         "behind it)",
         strength, entry, kExample);
   }
-  return parsed;
+  return {std::string(file), *number};
 }
 
 constexpr const char* kExpertKeys[] = {"lora_high", "lora_low"};
@@ -48,11 +39,7 @@ constexpr const char* kExpertNames[] = {"transformer", "transformer_2"};
 std::vector<LoraFile> parse_loras(std::string_view text) {
   std::vector<LoraFile> entries;
   if (trimmed(text).empty()) return entries;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    entries.push_back(parse_entry(trimmed(text.substr(begin, end - begin))));
-    begin = end + 1;
-  }
+  for (const std::string_view entry : split(text, ',')) entries.push_back(parse_entry(trimmed(entry)));
   return entries;
 }
 

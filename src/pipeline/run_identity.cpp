@@ -7,6 +7,7 @@
 
 #include "attention/strategy_options.h"
 #include "base/options.h"
+#include "base/words.h"
 #include "pipeline/run_settings.h"
 
 namespace zoetrope::pipeline {
@@ -78,12 +79,9 @@ std::map<std::string, std::string> texts(const JsonObject& object) {
 
 std::map<std::string, std::string> hashes_by_file(const std::string& lines) {
   std::map<std::string, std::string> hashes;
-  for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = lines.find('\n', begin);
-    const std::string line = lines.substr(begin, end - begin);
+  for (const std::string_view line : split_terminated(lines, '\n')) {
     const size_t equals = line.rfind('=');
-    hashes[line.substr(0, equals)] += line.substr(equals + 1);
-    begin = end + 1;
+    hashes[std::string(line.substr(0, equals))] += line.substr(equals + 1);
   }
   return hashes;
 }

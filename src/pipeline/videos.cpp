@@ -11,6 +11,7 @@
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/utf8.h"
+#include "base/words.h"
 #include "pipeline/preview_file.h"
 
 namespace zoetrope::pipeline {
@@ -25,10 +26,7 @@ bool blank(std::string_view line) { return line.find_first_not_of(" \t\r\v\f") =
 // With the ends of lines removed, and blank lines at the end.
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+  for (std::string_view line : split(text, '\n')) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     lines.emplace_back(line);
   }

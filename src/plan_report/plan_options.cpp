@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/options.h"
 #include "base/run_files.h"
+#include "base/words.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/run_settings.h"
@@ -51,16 +51,13 @@ OptionSet describe(PlanOptions& o, Words& w) {
 
 std::vector<int> parse_ranks(const std::string& text) {
   std::vector<int> ranks;
-  for (size_t begin = 0, end = 0; end < text.size() || begin == 0; begin = end + 1) {
-    end = std::min(text.find(',', begin), text.size());
-    int count = 0;
-    const char *first = text.data() + begin, *last = text.data() + end;
-    if (const auto [rest, error] = std::from_chars(first, last, count);
-        error != std::errc() || rest != last || count < 1 || count > kMostRanks) {
-      fail("ranks={}: '{}' is not a number of ranks from 1 to {}; several are written as ranks=8,16,64", text,
-           std::string_view(first, last), kMostRanks);
+  for (const std::string_view part : split(text, ',')) {
+    const std::optional<int> count = to_number<int>(part);
+    if (!count || *count < 1 || *count > kMostRanks) {
+      fail("ranks={}: '{}' is not a number of ranks from 1 to {}; several are written as ranks=8,16,64", text, part,
+           kMostRanks);
     }
-    ranks.push_back(count);
+    ranks.push_back(*count);
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -1,12 +1,12 @@
 #include "planner/hardware_figures.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/words.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -37,23 +37,12 @@ struct KindName {
 constexpr KindName kKinds[] = {
     {LinkKind::kSwitch, "switch"}, {LinkKind::kMesh, "mesh"}, {LinkKind::kTorus, "torus"}, {LinkKind::kBus, "bus"}};
 
-std::string_view trimmed(std::string_view text) {
-  constexpr const char* kBlank = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
-
 // The text between the brackets, split at commas.
 std::vector<std::string_view> entries(std::string_view text, char open, char close) {
   text = trimmed(text);
   if (text.size() >= 2 && text.front() == open && text.back() == close) text = text.substr(1, text.size() - 2);
-  std::vector<std::string_view> parts;
-  while (!trimmed(text).empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    parts.push_back(trimmed(text.substr(0, comma)));
-    text = text.substr(std::min(comma + 1, text.size()));
-  }
+  std::vector<std::string_view> parts = split_terminated(trimmed(text), ',');
+  for (std::string_view& part : parts) part = trimmed(part);
   return parts;
 }
 
@@ -91,12 +80,11 @@ std::string print_number(double value, int exponent) {
 template <typename Integer>
 Integer read_integer(std::string_view text) {
   text = trimmed(text);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is not a whole number", text);
-  if (value > std::numeric_limits<Integer>::max() || value < std::numeric_limits<Integer>::min())
-    fail("{} is out of range; {} is the most that can be counted", value, std::numeric_limits<Integer>::max());
-  return static_cast<Integer>(value);
+  const std::optional<int64_t> value = to_number<int64_t>(text);
+  if (!value) fail("'{}' is not a whole number", text);
+  if (*value > std::numeric_limits<Integer>::max() || *value < std::numeric_limits<Integer>::min())
+    fail("{} is out of range; {} is the most that can be counted", *value, std::numeric_limits<Integer>::max());
+  return static_cast<Integer>(*value);
 }
 
 bool read_flag(std::string_view text) {
@@ -206,24 +194,18 @@ double read_number(std::string_view text, int exponent) {
   text = trimmed(text);
   // The exponent is added to the text's own, so that 89.1 GB/s is the double nearest to 89.1e9.
   const size_t e = std::min(text.find_first_of("eE"), text.size());
-  int own = 0;
-  double value = 0;
-  bool good = !text.empty();
+  std::optional<int> own = 0;
   if (e < text.size()) {
     std::string_view digits = text.substr(e + 1);
     if (digits.starts_with('+')) digits.remove_prefix(1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), own);
-    constexpr int kMostExponent = 400;
-    good = good && error == std::errc() && end == digits.data() + digits.size() && own >= -kMostExponent &&
-           own <= kMostExponent;
+    own = to_number<int>(digits);
   }
-  if (good) {
-    const std::string whole = fmt::format("{}e{}", text.substr(0, e), own + exponent);
-    const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), value);
-    good = error == std::errc() && end == whole.data() + whole.size() && std::isfinite(value);
-  }
-  if (!good) fail("'{}' is not a finite number", text);
-  return value;
+  constexpr int kMostExponent = 400;
+  std::optional<double> value;
+  if (own && *own >= -kMostExponent && *own <= kMostExponent)
+    value = to_number<double>(fmt::format("{}e{}", text.substr(0, e), *own + exponent));
+  if (!value || !std::isfinite(*value)) fail("'{}' is not a finite number", text);
+  return *value;
 }
 
 template <>

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/words.h"
+
 namespace zoetrope::fuzz {
 namespace {
 
@@ -123,12 +125,8 @@ std::string with_a_line_changed(const std::string& text, Dice& dice) {
       "",     "~",          "0",       "-1",          "1e999",   "nan",       ".inf", "9223372036854775808", "[]", "{}",
       "[1]",  "[1, 2, 3]",  "{a: 1}",  "{8: 0.5}",    "&a [*a]", "*a",        "!!x",  "\"\\x1b[31m\"",       "'",  "|",
       "true", "{a: [1, 2]", "? a : b", "1, 0.5, 0.1", "2x4",     "<<: {a: 1}"};
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  const std::vector<std::string_view> parts = split_terminated(text, '\n');
+  std::vector<std::string> lines(parts.begin(), parts.end());
   if (lines.empty()) lines.emplace_back("a: 1");
   const size_t at = dice.below(lines.size());
   std::string& line = lines[at];

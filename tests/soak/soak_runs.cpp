@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "pipeline/generate.h"
 
 namespace zoetrope {
@@ -34,13 +35,8 @@ void keep(std::string_view what) {
 }
 
 std::vector<std::string> words_of(const std::string& line) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin <= line.size();) {
-    const size_t end = std::min(line.find('\t', begin), line.size());
-    words.push_back(line.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
+  const std::vector<std::string_view> words = split(line, '\t');
+  return {words.begin(), words.end()};
 }
 
 void run(const std::string& line) {

@@ -1,7 +1,6 @@
 #include "models/wan/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "io/checkpoint.h"
 
 namespace zoetrope::wan {
@@ -236,16 +236,10 @@ namespace {
 
 // "3" or "3-7", of numbers below `count`.
 IndexRange block_range(std::string_view text, int64_t count) {
-  const auto number = [](std::string_view digits) -> std::optional<int64_t> {
-    int64_t value = 0;
-    const char* const end = digits.data() + digits.size();
-    const auto [at, error] = std::from_chars(digits.data(), end, value);
-    if (error != std::errc() || at != end) return {};
-    return value;
-  };
   const size_t dash = text.find('-');
-  const std::optional<int64_t> first = number(text.substr(0, dash));
-  const std::optional<int64_t> last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+  const std::optional<int64_t> first = to_number<int64_t>(text.substr(0, dash));
+  const std::optional<int64_t> last =
+      dash == std::string_view::npos ? first : to_number<int64_t>(text.substr(dash + 1));
   if (text == "auto") fail("int8_layers: 'auto' chooses blocks of every expert; give it alone");
   if (!first || !last || *first < 0 || *last < *first || *last >= count)
     fail(
@@ -267,13 +261,7 @@ TransformerConfig TransformerConfig::with_int8(const std::string& layers) const 
   } else if (layers == "inner") {
     ranges = {{1, num_layers - 1}, {num_layers + 1, count - 1}};
   } else {
-    std::string_view rest = layers;
-    for (bool more = true; more;) {
-      const size_t comma = rest.find(',');
-      ranges.push_back(block_range(rest.substr(0, comma), count));
-      more = comma != std::string_view::npos;
-      if (more) rest.remove_prefix(comma + 1);
-    }
+    for (const std::string_view range : split(layers, ',')) ranges.push_back(block_range(range, count));
   }
   std::set<int64_t> blocks;
   for (const IndexRange& range : ranges)
