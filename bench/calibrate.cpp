@@ -14,7 +14,7 @@
 #include "comm/launcher.h"
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/hosts.h"
 #include "planner/available.h"
 #include "planner/calibrated.h"

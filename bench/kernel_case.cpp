@@ -12,7 +12,7 @@
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "kernels/flash_attention/tile_search.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -99,7 +99,7 @@ FlashProblem problem_of(const AttentionData& data, const std::string& dtype) {
 // Implementations that another dtype is for, whatever the machine.
 bool refuses_dtype(const std::string& dtype, const std::string& implementation) {
   if (implementation == kAuto || implementation == "scalar") return false;
-  return !multiplies(isa_of_kernel(implementation), dtype == kInt8 ? DType::kI8 : pipeline::dtype_of(dtype));
+  return !multiplies(isa_of_kernel(implementation), pipeline::dtype_of(dtype));
 }
 
 class KernelBench {

@@ -17,7 +17,7 @@
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/component_files.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench/cases.h"
 #include "bench/words.h"
 #include "device/stream.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::bench {
@@ -34,7 +34,6 @@ constexpr std::pair<const char*, Softmax> kSoftmaxes[] = {
 // Half a unit in the last place of the output: the largest error of rounding o alone.
 double unit(DType dtype) { return dtype == DType::kBF16 ? 0x1p-9 : 0x1p-24; }
 const char* unit_name(DType dtype) { return dtype == DType::kBF16 ? "2^-9" : "2^-24"; }
-const char* dtype_word(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
 
 void set(const TensorView& x, int64_t token, int64_t d, double value) {
   with_compute_type(x.dtype(), "x", [&](auto tag) {
@@ -81,6 +80,7 @@ class NumericsBench {
 
   void run() {
     for (const std::string& dtype : choose_dtypes("dtype", settings_.dtype)) {
+      dtype_ = dtype;
       const DType type = pipeline::dtype_of(dtype);
       by_length(type);
       by_bound(type);
@@ -106,7 +106,7 @@ class NumericsBench {
 
   void by_length(DType dtype) {
     LinePlot plot;
-    plot.title = fmt::format("{}: error against length", dtype_word(dtype));
+    plot.title = fmt::format("{}: error against length", dtype_);
     plot.x_label = fmt::format("tokens (one head of {})", settings_.head_dim);
     plot.y_label = fmt::format("relative L2 in units of {}", unit_name(dtype));
     for (const int tokens : parse_counts("tokens", settings_.tokens, kMostTokens, kMostTokens)) {
@@ -123,7 +123,7 @@ class NumericsBench {
 
   void by_bound(DType dtype) {
     LinePlot plot;
-    plot.title = fmt::format("{}: scores near zero, bound growing to the gate", dtype_word(dtype));
+    plot.title = fmt::format("{}: scores near zero, bound growing to the gate", dtype_);
     plot.x_label = "bound β of the rows' exponents";
     plot.y_label = fmt::format("relative L2 in units of {}", unit_name(dtype));
     for (const double beta : {8.0, 16.0, 32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 210.0, 230.0, 250.0}) {
@@ -145,8 +145,8 @@ class NumericsBench {
   double measure(const char* what, const AttentionData& data, const SampledReference& reference, const Path& path,
                  std::optional<double> beta) {
     if (progress_) {
-      progress_(fmt::format("{} {} {} {} S = {}", what, dtype_word(data.problem().dtype), path.implementation,
-                            path.softmax_name, data.k.extent(1)));
+      progress_(
+          fmt::format("{} {} {} {} S = {}", what, dtype_, path.implementation, path.softmax_name, data.k.extent(1)));
     }
     kernels::FlashProblem problem = data.problem();
     problem.implementation = path.implementation;
@@ -160,9 +160,8 @@ class NumericsBench {
     const double units = verdict.relative_l2 / unit(problem.dtype);
     Cell bound;
     if (beta) bound = *beta;
-    table_.add({std::string(what), std::string(dtype_word(problem.dtype)), path.implementation,
-                std::string(path.softmax_name), data.k.extent(1), bound, verdict.relative_l2, verdict.tolerance, units,
-                verdict.max_abs, tiles.fixed, tiles.online, note});
+    table_.add({std::string(what), dtype_, path.implementation, std::string(path.softmax_name), data.k.extent(1), bound,
+                verdict.relative_l2, verdict.tolerance, units, verdict.max_abs, tiles.fixed, tiles.online, note});
     return units;
   }
 
@@ -184,6 +183,7 @@ class NumericsBench {
   const NumericsSettings& settings_;
   const Progress& progress_;
   Outcome& outcome_;
+  std::string dtype_;  // the word of the current one
   Stream stream_;
   Table table_;
   std::vector<LinePlot> plots_;

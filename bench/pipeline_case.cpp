@@ -15,7 +15,7 @@
 #include "bench/statistics.h"
 #include "bench/strategies.h"
 #include "bench/words.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/recipes.h"
 #include "tensor/relative_l2.h"
 
@@ -84,7 +84,7 @@ class PipelineBench {
     const std::vector<std::string> dtypes = choose_dtypes("dtype", settings.published.dtype, true);
     if (dtypes.size() > 1)
       fail("dtype={}: name one for the transformer, bf16, float32 or int8", settings.published.dtype);
-    dtype_ = dtypes.front() == "int8" ? DType::kI8 : pipeline::dtype_of(dtypes.front());
+    dtype_ = pipeline::dtype_of(dtypes.front());
     if (settings.recipe != kNoRecipe && settings.num_inference_steps)
       fail("num_inference_steps={}: recipe={} has steps of its own; leave one of them out",
            *settings.num_inference_steps, settings.recipe);

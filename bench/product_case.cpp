@@ -10,6 +10,7 @@
 #include "bench/peak.h"
 #include "bench/words.h"
 #include "kernels/gemm/packed.h"
+#include "pipeline/dtype_word.h"
 #include "tensor/half.h"
 
 namespace zoetrope::bench {
@@ -123,10 +124,6 @@ struct Product {
   }
 };
 
-DType dtype_of_word(const std::string& word) {
-  return word == "int8" ? DType::kI8 : word == "bf16" ? DType::kBF16 : DType::kF32;
-}
-
 }  // namespace
 
 OptionSet describe(ProductSettings& settings) {
@@ -175,7 +172,7 @@ Section bench_product(const ProductSettings& settings, const Progress& progress,
                            {"note", ""}};
   for (const ProductShape& shape : shapes) {
     for (const std::string& dtype : dtypes) {
-      const Product product(shape, dtype_of_word(dtype));
+      const Product product(shape, pipeline::dtype_of(dtype));
       for (const int threads : thread_counts) {
         const std::string size = fmt::format("{}x{}x{}", shape.rows, shape.columns, shape.terms);
         if (progress) progress(fmt::format("{} {} on {}", size, dtype, counted(threads, "thread")));

@@ -9,7 +9,7 @@
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/encoders/umt5.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -101,7 +101,7 @@ std::vector<std::string> choose_words(const char* key, std::string_view text, co
 std::vector<std::string> choose_dtypes(const char* key, std::string_view text, bool int8) {
   if (text == "all") return {"bf16", "f32"};
   std::vector<std::string> words = split_words(key, text);
-  for (std::string& word : words) word = dtype_word(word);
+  for (std::string& word : words) word = dtype_spelling(word);
   for (std::string& word : words) {
     const bool known = int8 && word == "int8";
     if (!known && choose_words(key, word, {"bf16", "float32"}).front() == "float32") word = "f32";

@@ -64,7 +64,7 @@ constexpr Synonym kSynonyms[] = {
 
 }  // namespace
 
-std::string dtype_word(std::string_view word) {
+std::string dtype_spelling(std::string_view word) {
   if (word == "f32" || word == "fp32") return "float32";
   return std::string(word == "bfloat16" ? "bf16" : word);
 }

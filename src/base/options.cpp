@@ -219,7 +219,7 @@ OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<s
 OptionSet& OptionSet::dtype(const char* name, std::string& field, const char* help) {
   choice(name, field, {"bf16", "float32"}, help);
   Option& option = options_.back();
-  option.parse = [parse = option.parse](std::string_view value) { parse(dtype_word(value)); };
+  option.parse = [parse = option.parse](std::string_view value) { parse(dtype_spelling(value)); };
   return *this;
 }
 

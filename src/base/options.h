@@ -57,7 +57,7 @@ class OptionSet {
   template <typename Field>
   OptionSet& value(const char* name, Field& field, std::string range, std::function<Field(std::string_view)> parse,
                    std::function<std::string(const Field&)> print, const char* help);
-  // "bf16" or "float32", by any of their usual names: see dtype_word().
+  // "bf16" or "float32", by any of their usual names: see dtype_spelling().
   OptionSet& dtype(const char* name, std::string& field, const char* help);
   // Named whole numbers >= 1, any of them; those that are not given become 0. YAML may write them as a mapping.
   // Names in `unused` are another program's, and dropped; a field's name in it only next to one that is no field's.
@@ -186,7 +186,7 @@ bool parse_flag(std::string_view text);
 std::vector<double> parse_numbers(std::string_view text, NumberRange each);
 
 // "float32" for "f32" and "fp32", "bf16" for "bfloat16"; any other word unchanged.
-std::string dtype_word(std::string_view word);
+std::string dtype_spelling(std::string_view word);
 
 // The candidate that `word` probably means: the one that other programs call so (steps: num_inference_steps), else the
 // one with the smallest edit distance, where swapping two neighbouring letters is one edit. Empty if the distance is

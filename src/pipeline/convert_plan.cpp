@@ -192,7 +192,7 @@ const NumberFormatInfo& wanted_format(const ConvertOptions& options) {
   if (options.format.empty()) fail("format: name the format to write, as format=FORMAT; there are {}", words_of(all));
   std::string word = options.format;
   for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  word = dtype_word(word);
+  word = dtype_spelling(word);
   if (word == "float32") word = "f32";
   if (word == "float16" || word == "fp16") word = "f16";
   if (const NumberFormatInfo* info = io::find_number_format(word)) return *info;

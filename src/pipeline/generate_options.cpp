@@ -34,9 +34,9 @@ const std::vector<std::pair<std::string, VaeConvolution>> kConvolutions = {
     {"auto", VaeConvolution::kAuto}, {"direct", VaeConvolution::kDirect}, {"winograd", VaeConvolution::kWinograd}};
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
                                                                          {"legacy", sampling::SigmaGrid::kFrom999}};
-const std::vector<std::pair<std::string, DType>> kDTypes = {{"bf16", DType::kBF16}, {"float32", DType::kF32}};
-const std::vector<std::pair<std::string, DType>> kTransformerDTypes = {
-    {"bf16", DType::kBF16}, {"float32", DType::kF32}, {"int8", DType::kI8}};
+const std::vector<std::pair<std::string, DType>> kTransformerDTypes(std::begin(kDTypeWords), std::end(kDTypeWords));
+const std::vector<std::pair<std::string, DType>> kDTypes(std::begin(kDTypeWords),
+                                                         std::end(kDTypeWords) - 1);  // not int8
 
 std::vector<std::pair<std::string, sampling::SolverKind>> solvers() {
   std::vector<std::pair<std::string, sampling::SolverKind>> words;
@@ -87,12 +87,6 @@ kernels::ConvAlgorithm convolution_of(const ModelOptions& options) {
     default:
       return kernels::ConvAlgorithm::kAuto;
   }
-}
-
-const char* dtype_word(DType dtype) {
-  for (const auto& word : kTransformerDTypes)
-    if (word.second == dtype) return word.first.c_str();
-  return dtype_name(dtype);
 }
 
 OptionSet describe_options(GenerateOptions& o) {
@@ -199,7 +193,7 @@ OptionSet describe_options(GenerateOptions& o) {
   describe_step_cache_options(set, o);
   set.choice("dtype", o.dtype, kTransformerDTypes,
              "dtype of the transformer's weights and activations; int8: bf16, with the matrices of int8_layers in int8",
-             zoetrope::dtype_word)
+             dtype_spelling)
       .text(
           "int8_layers", o.int8_layers,
           "blocks for dtype=int8: inner (all but the first and the last), all, numbers and ranges as 1-28, or auto (as "
@@ -210,8 +204,8 @@ OptionSet describe_options(GenerateOptions& o) {
               "largest relative L2 error of the guided velocity against bf16 that int8_layers=auto and "
               "attention_dtype=int8 may cause; cache=drift takes the rest; unset: 0.02 before guidance")
       .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
-              "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
-      .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
+              "dtype of the text encoder's weights and activations", dtype_spelling)
+      .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", dtype_spelling)
       .choice("vae_convolution", o.vae_convolution, kConvolutions,
               "3×3 convolutions of the VAE; winograd: all by Winograd's algorithm; auto: those of 64 channels or more, "
               "except first and last")

@@ -10,6 +10,7 @@
 
 #include "base/options.h"
 #include "kernels/conv/frame_conv.h"
+#include "pipeline/dtype_word.h"
 
 namespace zoetrope::pipeline {
 
@@ -52,9 +53,6 @@ void check_output_format(const GenerateOptions& options);
 DType activation_dtype(const ModelOptions& options);
 // As the VAE's convolutions take it.
 kernels::ConvAlgorithm convolution_of(const ModelOptions& options);
-
-// What a dtype is called in settings: "bf16", "float32" or "int8".
-const char* dtype_word(DType dtype);
 
 // Binds the keys to the fields; `options` must outlive the set.
 OptionSet describe_options(GenerateOptions& options);

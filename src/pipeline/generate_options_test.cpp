@@ -9,6 +9,7 @@
 #include "zoetrope/error.h"
 
 #include "base/project_folders.h"
+#include "base/test_folder.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -50,6 +51,12 @@ std::string refusal(const GenerateOptions& options) {
     return error.what();
   }
   return "";
+}
+
+TEST(GenerateOptions, DtypesHaveOneWordEachAndNoOtherIsGuessed) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kI8}) EXPECT_EQ(dtype_of(dtype_word(dtype)), dtype);
+  EXPECT_EQ(dtype_of("f32"), DType::kF32);
+  EXPECT_EQ(error_of([] { dtype_of("fp16"); }), "'fp16' is none of bf16, float32, int8");
 }
 
 TEST(GenerateOptions, SizesNoModelCanMakeAreRefusedWithTheNearest) {

@@ -19,7 +19,7 @@
 #include "models/encoders/tensor_tables.h"
 #include "pipeline/cancel.h"
 #include "pipeline/config_folder.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {

@@ -13,7 +13,7 @@
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/generate.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/test_model.h"

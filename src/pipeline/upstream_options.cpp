@@ -201,7 +201,7 @@ void describe_dtypes(OptionSet& set) {
   const auto dtypes = std::make_shared<Dtypes>();
   const auto add = [&](const char* name, std::string Dtypes::*mine) {
     set.translated(name, [=](std::string_view text) -> Settings {
-      const std::string word = zoetrope::dtype_word(text);
+      const std::string word = dtype_spelling(text);
       if (word != "bf16" && word != "float32") fail("'{}' is none of bf16, float32", text);
       dtypes.get()->*mine = word;
       if (dtypes->weights == "bf16" && dtypes->activations == "float32")

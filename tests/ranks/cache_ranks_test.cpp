@@ -13,7 +13,7 @@
 
 #include "base/project_folders.h"
 #include "comm/rank_test.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/run.h"
 #include "tensor/relative_l2.h"
 

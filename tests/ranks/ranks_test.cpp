@@ -19,7 +19,7 @@
 #include "comm/testing.h"
 #include "parallel/layout.h"
 #include "parallel/shards.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/dtype_word.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
 #include "pipeline/run.h"

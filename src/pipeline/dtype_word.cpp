@@ -1,0 +1,20 @@
+#include "pipeline/dtype_word.h"
+
+#include "base/error.h"
+#include "base/options.h"
+
+namespace zoetrope::pipeline {
+
+const char* dtype_word(DType dtype) {
+  for (const auto& [word, named] : kDTypeWords)
+    if (named == dtype) return word;
+  return dtype_name(dtype);
+}
+
+DType dtype_of(std::string_view word) {
+  for (const auto& [known, dtype] : kDTypeWords)
+    if (dtype_spelling(word) == known) return dtype;
+  fail("'{}' is none of bf16, float32, int8", word);
+}
+
+}  // namespace zoetrope::pipeline
