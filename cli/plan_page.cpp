@@ -31,20 +31,22 @@ constexpr int kMostTimelineRanks = 16;
 // result has one.
 struct StepPart {
   const char* name;
-  double (*seconds)(const Breakdown&);
+  double Breakdown::*parts[2];  // one or two
   size_t colour;
+
+  double seconds(const Breakdown& step) const { return step.*parts[0] + (parts[1] == nullptr ? 0 : step.*parts[1]); }
 };
 constexpr StepPart kStepParts[] = {
-    {"attention", [](const Breakdown& b) { return b.attention; }, 0},
-    {"matrix multiplication", [](const Breakdown& b) { return b.linear; }, 1},
-    {"norms, copies, fixed", [](const Breakdown& b) { return b.tokens + b.overhead; }, 2},
-    {"merging ring blocks", [](const Breakdown& b) { return b.merge; }, 3},
-    {"waiting for the exchange", [](const Breakdown& b) { return b.exposed_exchange; }, 4},
-    {"waiting for the ring", [](const Breakdown& b) { return b.exposed_ring; }, 5},
-    {"sums over tensor ranks", [](const Breakdown& b) { return b.tensor; }, 3},
-    {"waiting for weights", [](const Breakdown& b) { return b.weights; }, 6},
-    {"gathering the velocity", [](const Breakdown& b) { return b.gather; }, 7},
-    {"idle: others have more", [](const Breakdown& b) { return b.idle; }, 8},
+    {"attention", {&Breakdown::attention}, 0},
+    {"matrix multiplication", {&Breakdown::linear}, 1},
+    {"norms, copies, fixed", {&Breakdown::tokens, &Breakdown::overhead}, 2},
+    {"merging ring blocks", {&Breakdown::merge}, 3},
+    {"waiting for the exchange", {&Breakdown::exposed_exchange}, 4},
+    {"waiting for the ring", {&Breakdown::exposed_ring}, 5},
+    {"sums over tensor ranks", {&Breakdown::tensor}, 3},
+    {"waiting for weights", {&Breakdown::weights}, 6},
+    {"gathering the velocity", {&Breakdown::gather}, 7},
+    {"idle: others have more", {&Breakdown::idle}, 8},
 };
 
 RowPlot row_plot(std::string title, std::string label, std::string unit, bool sums) {
@@ -76,26 +78,16 @@ RowPlot step_plot(const char* title, const std::vector<NamedStep>& steps) {
 
 // The largest kinds have a colour each, all others share the last. A kind has the same colour in every section, and
 // attention the same as in a step.
-constexpr const char* kMemoryKinds[] = {"attention",
-                                        "weights",
-                                        "activations",
-                                        "prompt keys and values",
-                                        "frames and feature caches",
-                                        "file pages and weights being packed",
-                                        "layers being read",
-                                        "all else"};
+constexpr const char* kMemoryKinds[] = {
+    planner::kAttentionMemory, planner::kWeightMemory,  planner::kActivationMemory, planner::kContextMemory,
+    planner::kFrameMemory,     planner::kPackingMemory, planner::kLayersReadMemory, "all else"};
 
-// Of a timeline: the part of a step that a span belongs to, by its name.
-constexpr size_t kExchange = 4, kRing = 5, kSums = 6, kIdle = 9;
-size_t part_of_step(const std::string& span) {
-  if (span.starts_with("attention")) return 0;
-  if (span.starts_with("matrix multiplications")) return 1;
-  if (span.starts_with("merge")) return 3;
-  if (span.starts_with("ulysses") || span.starts_with("key gather")) return kExchange;
-  if (span.starts_with("ring")) return kRing;
-  if (span.starts_with("sums")) return kSums;
-  if (span.starts_with("slower")) return kIdle;
-  return 2;
+// Of a timeline: the part of a step that a span belongs to.
+size_t part_of_step(const TimelineSpan& span) {
+  const auto* const found = std::ranges::find_if(kStepParts, [&](const StepPart& part) {
+    return std::ranges::find(part.parts, span.part) != std::end(part.parts);
+  });
+  return static_cast<size_t>(found - std::begin(kStepParts));
 }
 
 // Whether the parts of its step are known.
@@ -154,12 +146,13 @@ RowPlot timeline(const planner::StepPrediction& step) {
   for (const TimelineSpan& span : step.layer) {
     if (span.rank >= kMostTimelineRanks) continue;
     row_of[{span.rank, static_cast<int>(span.lane)}] = 0;
-    kind_of[part_of_step(span.name)] = 0;
+    kind_of[part_of_step(span)] = 0;
   }
   for (auto& [part, kind] : kind_of) {
     kind = plot.kinds.size();
     const StepPart& of = kStepParts[part];
-    plot.kinds.push_back({part == kExchange ? "exchange" : part == kRing ? "ring" : of.name, of.colour});
+    const bool exchange = of.parts[0] == &Breakdown::exposed_exchange, ring = of.parts[0] == &Breakdown::exposed_ring;
+    plot.kinds.push_back({exchange ? "exchange" : ring ? "ring" : of.name, of.colour});
   }
   for (auto& [key, row] : row_of) {
     row = plot.rows.size();
@@ -168,8 +161,8 @@ RowPlot timeline(const planner::StepPrediction& step) {
   for (const TimelineSpan& span : step.layer) {
     const auto row = row_of.find({span.rank, static_cast<int>(span.lane)});
     if (row == row_of.end()) continue;
-    plot.bars.push_back({row->second, kind_of[part_of_step(span.name)], span.begin * kMilliseconds,
-                         span.end * kMilliseconds, fmt::format("rank {}, {}", span.rank, span.name)});
+    plot.bars.push_back({row->second, kind_of[part_of_step(span)], span.begin * kMilliseconds, span.end * kMilliseconds,
+                         fmt::format("rank {}, {}", span.rank, span.name)});
   }
   return plot;
 }

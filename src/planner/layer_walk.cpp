@@ -206,7 +206,7 @@ void LayerWalk::compute(size_t rank, const char* name, double seconds, double Br
   now_[rank] += seconds;
   parts_[rank].*part += seconds;
   if (records_) {
-    spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kCompute, name, begin, now_[rank], 0, flop});
+    spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kCompute, name, part, begin, now_[rank], 0, flop});
   }
 }
 
@@ -229,7 +229,7 @@ void LayerWalk::post(Transfer& transfer, bool during_compute) {
     if (takes_time) (transfer.on_ring ? ring_slowdown_ : exchange_slowdown_)[rank] += arrival.slowdown;
     if (records_ && arrival.level >= 0)
       spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kTransfer, transfer_name(transfer.kind),
-                        arrival.posted, arrival.end, arrival.bytes, 0});
+                        transfer.part(), arrival.posted, arrival.end, arrival.bytes, 0});
   }
 }
 
@@ -252,11 +252,11 @@ void LayerWalk::wait(Transfer& transfer) {
     parts_[rank].idle += idle;
     const auto level = static_cast<size_t>(arrival.level);
     if (late) ++exposed_transfers_[level * ranks_ + rank];
-    parts_[rank].*(transfer.on_ring ? &Breakdown::exposed_ring : &Breakdown::exposed_exchange) += exposed;
+    parts_[rank].*transfer.part() += exposed;
     (transfer.on_ring ? exposed_ring_ : exposed_exchange_)[level] += exposed;
     if (records_ && now_[rank] > begin)
-      spans_.push_back(
-          {static_cast<int>(rank), TimelineSpan::Lane::kWait, transfer_name(transfer.kind), begin, now_[rank], 0, 0});
+      spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kWait, transfer_name(transfer.kind),
+                        transfer.part(), begin, now_[rank], 0, 0});
   }
   transfer.arrivals.clear();
 }
@@ -297,7 +297,7 @@ void LayerWalk::sum_over_tensor_ranks() {
     if (!records_) continue;
     using Lane = TimelineSpan::Lane;
     for (const auto& [lane, bytes] : {std::pair(Lane::kTransfer, arrival.bytes), std::pair(Lane::kWait, int64_t{0})})
-      spans_.push_back({static_cast<int>(rank), lane, kTensorSums, begin, arrival.end, bytes, 0});
+      spans_.push_back({static_cast<int>(rank), lane, kTensorSums, &Breakdown::tensor, begin, arrival.end, bytes, 0});
   }
 }
 
@@ -363,7 +363,8 @@ void LayerWalk::run() {
     const double idle = seconds_ - now_[rank];
     parts_[rank].idle += idle;
     if (records_ && idle > 0)
-      spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kWait, kLayerEnd, now_[rank], seconds_, 0, 0});
+      spans_.push_back(
+          {static_cast<int>(rank), TimelineSpan::Lane::kWait, kLayerEnd, &Breakdown::idle, now_[rank], seconds_, 0, 0});
     now_[rank] = seconds_;
   }
 }

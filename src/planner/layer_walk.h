@@ -86,6 +86,7 @@ class LayerWalk {
     std::vector<Routes::Group> groups;  // instead of flows, where all send to all
     std::vector<int64_t> received;      // then, by rank
     std::vector<Arrival> arrivals;      // by rank, from Post to Wait
+    double Breakdown::*part() const { return on_ring ? &Breakdown::exposed_ring : &Breakdown::exposed_exchange; }
   };
   struct Keys {  // that a rank folds
     int rank = 0;

@@ -64,26 +64,26 @@ class Builder {
 
   void text_encoder() {
     phase("text encoder", kTextEncoder, nullptr, true);
-    add("weights", w_.text.weights.resident);
-    add("layers being read", w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
-    add("activations", w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
+    add(kWeightMemory, w_.text.weights.resident);
+    add(kLayersReadMemory, w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
+    add(kActivationMemory, w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
   }
 
   void conditions() {
     const Workload::Conditions& c = w_.conditions;
     if (c.image_workspace > Bytes()) {
       phase("image encoder", kConditions, nullptr, true);
-      add("weights", c.image_weights.resident);
-      add("layers being read", c.image_weights.in_flight);
-      add("activations", c.image_workspace);
+      add(kWeightMemory, c.image_weights.resident);
+      add(kLayersReadMemory, c.image_weights.in_flight);
+      add(kActivationMemory, c.image_workspace);
     }
     if (c.workspace == Bytes()) return;
     phase("load VAE encoder", kConditions, &c.weights);
-    add("weights", c.weights.resident);
-    add("file pages and weights being packed", c.weights.in_flight);
+    add(kWeightMemory, c.weights.resident);
+    add(kPackingMemory, c.weights.in_flight);
     phase("encode conditions", kConditions, &c.weights);
-    add("weights", c.weights.resident);
-    add("frames and feature caches", c.workspace * taking_part(w_, w_.layout.vae_ranks));
+    add(kWeightMemory, c.weights.resident);
+    add(kFrameMemory, c.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("latents being encoded", c.making * ranks_);
     add("conditions", c.made * ranks_);
   }
@@ -95,26 +95,26 @@ class Builder {
     const Bytes attention = attention_of_ranks();
     const auto common = [&](const std::string& name) {
       phase(name, kTransformer, &expert.weights);
-      add("weights", expert.weights.resident);
+      add(kWeightMemory, expert.weights.resident);
       add("conditions", w_.conditions.made * ranks_);
       add("velocity", w_.step * ranks_);
-      if (second) add("attention", attention);
+      if (second) add(kAttentionMemory, attention);
       if (second) add("kernel scratch", w_.kernel_scratch * ranks_);
       if (second) add("decoder of previews", w_.vae.preview);
     };
     common("load " + expert.name);
-    add("file pages and weights being packed", expert.weights.in_flight);
+    add(kPackingMemory, expert.weights.in_flight);
     const Bytes context = expert.context * std::min<int64_t>(int64_t{w_.layout.data} * w_.layout.tensor, ranks_);
     common("prompt of " + expert.name);
-    add("prompt keys and values", context);
+    add(kContextMemory, context);
     add("workspace of prompt keys and values", expert.context_making * ranks_);
     phase("denoise with " + expert.name, kTransformer, &expert.weights);
-    add("weights", expert.weights.resident);
+    add(kWeightMemory, expert.weights.resident);
     add("conditions", w_.conditions.made * ranks_);
     add("velocity", w_.step * ranks_);
-    add("prompt keys and values", context);
-    add("activations", expert.workspace * ranks_);
-    add("attention", attention);
+    add(kContextMemory, context);
+    add(kActivationMemory, expert.workspace * ranks_);
+    add(kAttentionMemory, attention);
     add("kernel scratch", w_.kernel_scratch * ranks_);
     add("decoder of previews", w_.vae.preview);
   }
@@ -141,11 +141,11 @@ class Builder {
 
   void decoding() {
     phase("load VAE", kVae, &w_.vae.weights);
-    add("weights", w_.vae.weights.resident);
-    add("file pages and weights being packed", w_.vae.weights.in_flight);
+    add(kWeightMemory, w_.vae.weights.resident);
+    add(kPackingMemory, w_.vae.weights.in_flight);
     phase("VAE decode", kVae, &w_.vae.weights);
-    add("weights", w_.vae.weights.resident);
-    add("frames and feature caches", w_.vae.workspace * taking_part(w_, w_.layout.vae_ranks));
+    add(kWeightMemory, w_.vae.weights.resident);
+    add(kFrameMemory, w_.vae.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("frames waiting for the file", w_.vae.output);
     add("frames kept", w_.vae.kept);
   }

@@ -26,6 +26,15 @@ inline constexpr const char* kConditions = "conditions";
 inline constexpr const char* kTransformer = "transformer";
 inline constexpr const char* kVae = "VAE";
 
+// The largest items.
+inline constexpr const char* kAttentionMemory = "attention";
+inline constexpr const char* kWeightMemory = "weights";
+inline constexpr const char* kActivationMemory = "activations";
+inline constexpr const char* kContextMemory = "prompt keys and values";
+inline constexpr const char* kFrameMemory = "frames and feature caches";
+inline constexpr const char* kPackingMemory = "file pages and weights being packed";
+inline constexpr const char* kLayersReadMemory = "layers being read";
+
 struct MemoryItem {
   std::string name;
   Bytes bytes;

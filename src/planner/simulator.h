@@ -78,9 +78,10 @@ struct TimelineSpan {
   int rank = 0;
   enum class Lane : uint8_t { kCompute, kTransfer, kWait } lane = Lane::kCompute;
   std::string name;
-  double begin = 0, end = 0;  // seconds from the layer's beginning
-  int64_t bytes = 0;          // of a transfer: received
-  double flop = 0;            // of compute, where it is counted
+  double Breakdown::*part = nullptr;  // what its time counts as; of a transfer, where a rank waits for it
+  double begin = 0, end = 0;          // seconds from the layer's beginning
+  int64_t bytes = 0;                  // of a transfer: received
+  double flop = 0;                    // of compute, where it is counted
 };
 
 struct StepPrediction {

@@ -406,6 +406,7 @@ TEST(Timeline, SpansOfARankFollowOneAnother) {
     std::stable_sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     for (const TimelineSpan& span : spans) {
       EXPECT_LE(span.end, step.layer_seconds * (1 + 1e-9));
+      EXPECT_NE(span.part, nullptr) << span.name;
       if (span.lane == TimelineSpan::Lane::kTransfer) continue;
       EXPECT_NEAR(span.begin, at[span.rank], 1e-12) << made.text() << ": " << span.name;
       at[span.rank] = span.end;
