@@ -4,32 +4,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
 #include "pipeline/cancel.h"
 #include "pipeline/host_sharing.h"
 #include "pipeline/phases.h"
+#include "pipeline/weight_cache_name.h"
 #include "pipeline/weight_ranks.h"
 
 namespace zoetrope::pipeline {
 namespace {
-
-// Readable, and another name for every choice of weight and LoRA files, whatever their strengths: trying strengths does
-// not fill the disk.
-std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
-  uint64_t hash = fnv1a64(whole.string());
-  if (const io::Checkpoint* checkpoint = expert.weights.checkpoint()) {
-    for (const auto& file : checkpoint->files())
-      hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(file->path()).string()), hash);
-  }
-  for (const lora::Lora& lora : expert.loras) {
-    hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
-  }
-  return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
-                     hash & 0xFFFFFFFFu);
-}
 
 // Of processes that load together: where one has to, all do. Collective.
 template <typename T>
@@ -38,11 +22,6 @@ void release_unless_all_know(comm::Communicator& ranks, SharedOnce<T>& shared) {
 }
 
 }  // namespace
-
-std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part) {
-  const std::string whole = cache_name(model.folder, expert_name(expert), model.experts[static_cast<size_t>(expert)]);
-  return part.parts == 1 ? whole : fmt::format("{}-part{}of{}", whole, part.part + 1, part.parts);
-}
 
 SharedExpert& SharedExperts::of(int expert, wan::TensorPart part) {
   const std::lock_guard lock(mutex_);
@@ -84,8 +63,8 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
   const bool reports = first && part_.part == 0;
   if (!setup_.weight_cache.empty()) {
     const auto access = first ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
-    to.cache =
-        std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert, part_), access);
+    to.cache = std::make_shared<io::WeightCache>(
+        setup_.weight_cache, weight_cache_name(setup_.model, expert, part_.part, part_.parts), access);
   }
   io::Weights::Loading loading{to.cache, {}, setup_.weight_memory, {}};
   to.sharded = setup_.every_rank_loads && layout.weight_shards > 1;

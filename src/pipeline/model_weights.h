@@ -23,9 +23,6 @@
 
 namespace zoetrope::pipeline {
 
-// What names of files in weight_cache begin with; of ranks that share the layers, each part has its own.
-std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part = {});
-
 // One expert, or a part of its layers, as the ranks of one process share it.
 struct SharedExpert {
   explicit SharedExpert(bool keeps) : weights(keeps) {}

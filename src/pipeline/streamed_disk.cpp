@@ -7,7 +7,7 @@
 
 #include "machine/disk.h"
 #include "machine/first_use.h"
-#include "pipeline/model_weights.h"
+#include "pipeline/weight_cache_name.h"
 
 namespace zoetrope::pipeline {
 namespace {

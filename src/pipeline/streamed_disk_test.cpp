@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "pipeline/model_weights.h"
 #include "pipeline/test_model.h"
+#include "pipeline/weight_cache_name.h"
 
 namespace zoetrope::pipeline {
 namespace {

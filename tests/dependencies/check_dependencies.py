@@ -65,7 +65,8 @@ KNOWS_WAN = {"src/pipeline/" + name for name in (
     "model_folder.cpp", "model_folder.h", "model_weights.cpp", "model_weights.h", "run_workload.cpp", "run_workload.h")}
 # Planning includes no stage of a run.
 PLANNING = {"src/pipeline/" + name for name in (
-    "admission", "auto_plan", "layout_question", "plan", "planned_run", "profile_choice", "run_workload")}
+    "admission", "auto_plan", "comm_timeout", "host_links", "layout_question", "measured_profile", "plan", "planned_run", "profile_choice",
+    "run_workload", "streamed_disk", "weight_memory", "weights_to_fit")}
 STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|model_weights|stage|step_reuse)\.h"')
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
