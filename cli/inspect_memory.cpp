@@ -33,9 +33,7 @@ pipeline::Job job_of(const pipeline::GenerateOptions& options, comm::Communicato
 }
 
 // As `generate` would choose: what a run holds depends on how its ranks are used.
-pipeline::AutoPlan plan_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
-                               comm::Communicator* world) {
-  if (!limits.empty()) question.available = limits.front().available;
+pipeline::AutoPlan plan_of_run(const pipeline::RunQuestion& question, comm::Communicator* world) {
   const auto decide = [&](const machine::Heartbeat& heartbeat) { return pipeline::choose_run(question, heartbeat); };
   return world != nullptr ? pipeline::agreed_plan(*world, decide) : decide({});
 }
@@ -50,12 +48,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   pipeline::MemoryQuestion question = run.memory;
   const int processes_here = world == nullptr ? 1 : pipeline::processes_on_this_host(*world);
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, processes_here);
-  const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
+  const std::optional<planner::Bytes> available = planner::tightest(limits);
+  const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), available}, world);
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
   question.sharers = processes_here;
-  if (!limits.empty()) question = pipeline::as_it_fits(question, limits.front().available);
+  if (available) question = pipeline::as_it_fits(question, *available);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",

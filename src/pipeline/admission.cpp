@@ -71,21 +71,6 @@ std::optional<std::string> apply_subset(size_t subset, GenerateOptions& options)
   return words;
 }
 
-// The largest of [low, high] that `fits`, where all below one that fits do; low − 1 where none does.
-int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits) {
-  int64_t best = low - 1;
-  while (low <= high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (fits(middle)) {
-      best = middle;
-      low = middle + 1;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return best;
-}
-
 // What is denoised together: a whole video, or a segment of Animate's.
 struct FramesKey {
   const char* name;

@@ -30,9 +30,7 @@ MemoryQuestion question_1_3b() {
   return question;
 }
 
-std::vector<planner::MemoryLimit> limit(double gigabytes) {
-  return {{"a test", Bytes(static_cast<int64_t>(gigabytes * 1e9))}};
-}
+std::vector<planner::MemoryLimit> limit(double gigabytes) { return {{"a test", Bytes::of_gigabytes(gigabytes)}}; }
 
 Bytes peak(const MemoryQuestion& question) { return memory_plan(question).peak().total(); }
 

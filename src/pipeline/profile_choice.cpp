@@ -96,11 +96,9 @@ std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, c
 
 // Only the machine itself says how much memory it has: a profile's figure is of another day or machine.
 void set_memory(planner::HardwareProfile& hardware, const Job& job, std::optional<planner::Bytes> available) {
-  if (!available) {
-    const std::vector<planner::MemoryLimit> limits =
-        planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here()));
-    if (!limits.empty()) available = limits.front().available;
-  }
+  if (!available)
+    available = planner::tightest(
+        planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here())));
   if (available) hardware.device_memory = *available / job.ranks_here();
 }
 

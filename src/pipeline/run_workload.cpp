@@ -176,7 +176,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;
-  if (o.weight_memory) size.weight_memory = static_cast<int64_t>(*o.weight_memory * 1e9);
+  if (o.weight_memory) size.weight_memory = planner::Bytes::of_gigabytes(*o.weight_memory).count();
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);

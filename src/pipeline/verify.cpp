@@ -98,8 +98,8 @@ GenerateOptions reduced(OpenModel& model, const GenerateOptions& options, const 
   for (;;) {
     const Run run(model, {tried});
     const Forecast forecast = run.forecast(ranks, processes_here);
-    const auto limits = limits_here(model.memory, processes_here);
-    const double left = limits.empty() ? INFINITY : limits.front().available.gigabytes() - forecast.memory.gigabytes();
+    const std::optional<planner::Bytes> free = planner::tightest(limits_here(model.memory, processes_here));
+    const double left = free ? free->gigabytes() - forecast.memory.gigabytes() : INFINITY;
     constexpr double kShareOfMemory = 0.5, kGigabyte = 1e9;
     const double needed = ForwardChecks::kept_bytes(model.folder, run.plan()) / kGigabyte / kShareOfMemory;
     if (as_asked && needed > left)

@@ -57,23 +57,32 @@ void check_weight_memory(const GenerateOptions& options, const ModelFolder& mode
       *options.weight_memory, gigabytes);
 }
 
-std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available) {
-  constexpr int64_t kStep = 10'000'000;
-  const TransformerMemory memory = transformer_memory(question);
-  MemoryQuestion other = question;
-  other.options.weights_in_memory = WeightsInMemory::kAuto;
-  std::optional<double> best;
-  for (int64_t low = ceil_div(memory.least, kStep), high = ceil_div(memory.asked, kStep) - 1; low <= high;) {
+int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits) {
+  int64_t best = low - 1;
+  while (low <= high) {
     const int64_t middle = low + (high - low) / 2;
-    other.options.weight_memory = static_cast<double>(middle) / 100;
-    if (fits(other, available)) {
-      best = other.options.weight_memory;
+    if (fits(middle)) {
+      best = middle;
       low = middle + 1;
     } else {
       high = middle - 1;
     }
   }
   return best;
+}
+
+std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available) {
+  constexpr int64_t kStep = 10'000'000;
+  const TransformerMemory memory = transformer_memory(question);
+  MemoryQuestion other = question;
+  other.options.weights_in_memory = WeightsInMemory::kAuto;
+  const int64_t least = ceil_div(memory.least, kStep);
+  const int64_t best = largest(least, ceil_div(memory.asked, kStep) - 1, [&](int64_t steps) {
+    other.options.weight_memory = static_cast<double>(steps) / 100;
+    return fits(other, available);
+  });
+  if (best < least) return std::nullopt;
+  return static_cast<double>(best) / 100;
 }
 
 std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available) {
@@ -93,7 +102,7 @@ MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes availab
 
 size_t weight_memory_bytes(const GenerateOptions& options) {
   if (options.weights_in_memory == WeightsInMemory::kAsStored) return io::Weights::kFewestParts;
-  return static_cast<size_t>(options.weight_memory.value_or(0) * 1e9);
+  return static_cast<size_t>(planner::Bytes::of_gigabytes(options.weight_memory.value_or(0)).count());
 }
 
 }  // namespace zoetrope::pipeline

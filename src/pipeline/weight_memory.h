@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "pipeline/generate_options.h"
@@ -13,6 +15,9 @@ namespace zoetrope::pipeline {
 
 // Throws Error for keys that contradict one another, and for less memory than a stream of the model's weights needs.
 void check_weight_memory(const GenerateOptions& options, const ModelFolder& model);
+
+// The largest of [low, high] that `fits`, where all below one that fits do; low − 1 where none does.
+int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits);
 
 // GB, in steps of 0.01: the most that weight_memory may be for the question to fit; unset where none does.
 std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available);

@@ -105,7 +105,7 @@ class Subject {
     q.hardware = machine.hardware;
     if (memory.ranks_here > 1) note = pipeline::keep_one_copy(q, run_.options);
     q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
-    if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
+    if (run_.options.memory_limit) q.memory_limit = Bytes::of_gigabytes(*run_.options.memory_limit);
     q.work.name = name();
     std::optional<Bytes> available;
     if (!machine.accelerators) available = q.limit() * q.ranks_here;

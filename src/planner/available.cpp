@@ -69,7 +69,7 @@ void add_group(const ControlGroup& group, const AvailableQuery& query, std::vect
 
 std::vector<MemoryLimit> memory_limits(const AvailableQuery& query) {
   std::vector<MemoryLimit> limits;
-  if (query.user_limit) limits.push_back({"memory_limit", Bytes(static_cast<int64_t>(*query.user_limit * 1e9))});
+  if (query.user_limit) limits.push_back({"memory_limit", Bytes::of_gigabytes(*query.user_limit)});
   if (const auto kilobytes = number_under(query.root / "proc/meminfo", "MemAvailable:")) {
     const Bytes free = Bytes(*kilobytes) * 1024 + query.anonymous * query.processes;
     limits.push_back({"the free memory of this machine (MemAvailable)", free / query.processes});
@@ -88,6 +88,11 @@ std::vector<MemoryLimit> memory_limits(const AvailableQuery& query) {
   std::stable_sort(limits.begin(), limits.end(),
                    [](const MemoryLimit& a, const MemoryLimit& b) { return a.available < b.available; });
   return limits;
+}
+
+std::optional<Bytes> tightest(const std::vector<MemoryLimit>& limits) {
+  if (limits.empty()) return std::nullopt;
+  return limits.front().available;
 }
 
 }  // namespace zoetrope::planner

@@ -29,4 +29,7 @@ struct AvailableQuery {
 // Every limit that could be read, the tightest first. Empty only where /proc cannot be read and the user set none.
 std::vector<MemoryLimit> memory_limits(const AvailableQuery& query);
 
+// What the tightest of them leaves; unset where there is none.
+std::optional<Bytes> tightest(const std::vector<MemoryLimit>& limits);
+
 }  // namespace zoetrope::planner

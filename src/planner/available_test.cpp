@@ -53,7 +53,7 @@ TEST(Available, TheUserMayAllowLess) {
   query.user_limit = 1.5;
   const auto limits = machine.limits(query);
   EXPECT_EQ(limits.front().what, "memory_limit");
-  EXPECT_EQ(limits.front().available, Bytes(1'500'000'000));
+  EXPECT_EQ(tightest(limits), Bytes(1'500'000'000));
 }
 
 // The group's own limit leaves more than its parent's.
@@ -131,6 +131,7 @@ TEST(Available, UnreadableFilesAreNoLimit) {
   machine.write("proc/self/mountinfo", "also nonsense\n36 25 0:31 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   machine.write("proc/meminfo", "MemAvailable: many kB\n");
   EXPECT_TRUE(machine.limits().empty());
+  EXPECT_EQ(tightest({}), std::nullopt);
 }
 
 TEST(Available, TheAddressSpaceCountsMappedFiles) {

@@ -14,6 +14,7 @@ class Bytes {
  public:
   constexpr Bytes() = default;
   constexpr explicit Bytes(int64_t count) : count_(count < 0 ? 0 : count) {}
+  static constexpr Bytes of_gigabytes(double gigabytes) { return Bytes(static_cast<int64_t>(gigabytes * 1e9)); }
 
   constexpr int64_t count() const { return count_; }
   constexpr double gigabytes() const { return static_cast<double>(count_) * 1e-9; }
