@@ -49,11 +49,7 @@ std::string help() {
 comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   AttentionOptions options;
   OptionSet set = describe_options(options);
-  try {
-    parse(arguments, set);
-  } catch (const std::exception&) {
-    return {.timeout_seconds = AttentionOptions().comm_timeout};
-  }
+  parse(arguments, set);
   return {.timeout_seconds = options.comm_timeout};
 }
 

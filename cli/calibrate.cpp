@@ -50,11 +50,7 @@ std::string help() {
 comm::RankOptions deadline(const std::vector<std::string>& words) {
   Options options;
   OptionSet set = describe(options);
-  try {
-    for (const std::string& word : words) set.set_argument(word);
-  } catch (const std::exception&) {
-    return {.timeout_seconds = bench::CalibrateSettings().comm_timeout};
-  }
+  for (const std::string& word : words) set.set_argument(word);
   return {.timeout_seconds = options.settings.comm_timeout};
 }
 

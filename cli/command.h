@@ -16,8 +16,8 @@ struct Command {
   const char* synopsis;   // after the name, as --help shows it
   const char* summary;    // one line
   std::string (*help)();  // the keys it takes
-  // How long the ranks of an MPI job wait for each other, by these arguments, needed before they can communicate; the
-  // default where the arguments are wrong (run() then reports it).
+  // How long the ranks of an MPI job wait for each other, by these arguments, needed before they can communicate.
+  // Throws where the arguments are wrong, which run() reports; then the answer to no arguments counts.
   comm::RankOptions (*deadline)(const std::vector<std::string>& arguments);
   // Runs with the arguments after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);

@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <memory>
+#include <functional>
+#include <optional>
 
 #include "base/error.h"
 #include "base/print.h"
@@ -74,54 +75,63 @@ std::function<void(int64_t, const Tensor&)> preview_writer(const std::string& ou
   };
 }
 
-Callbacks make_callbacks(bool speaks) {
+// What is said of a run's phases while it goes on.
+class RunProgress {
+ public:
+  void load(const std::string& component, int64_t done, int64_t total) {
+    if (!load_) load_.emplace("Load " + component);
+    if (total > 0) load_->update(done, total);
+    if (done > 0 && done == total) load_.reset();
+  }
+
+  void step(int64_t done, int64_t total, double seconds) {
+    if (!denoise_) denoise_.emplace("Denoise", "step");
+    if (decoding_) denoise_->restart(done - 1, seconds);
+    decoding_ = false;
+    if (seconds == 0 && done > 0) denoise_->restart(done);  // resumed: what comes before took another process' time
+    denoise_->update(done, total);
+    if (done == total) denoise_.reset();
+  }
+
+  void layer(int64_t done, int64_t total) {
+    if (denoise_) denoise_->update_part("layer", done, total);
+  }
+
+  void frames(int64_t done, int64_t total) {
+    // Of a batch, each video has its own frames.
+    const bool begins = !decode_ || !decoding_ || done < decoded_;
+    if (!decode_) decode_.emplace("Decode", "frame");
+    if (begins) decode_->restart(done);
+    decoding_ = true;
+    decoded_ = done;
+    decode_->update(done, total);
+    if (done == total) decode_.reset();
+  }
+
+ private:
+  std::optional<BytesProgress> load_;
+  std::optional<Progress> denoise_, decode_;
+  bool decoding_ = false;  // segments are decoded between steps: what one phase takes is not the other's
+  int64_t decoded_ = 0;
+};
+
+// `progress` must outlive the callbacks.
+Callbacks make_callbacks(bool speaks, RunProgress& progress) {
   Callbacks callbacks;
   callbacks.cancelled = interrupted;
   if (!speaks) return callbacks;
   callbacks.note = [](const std::string& line) { print_error("{}\n", line); };
-  const auto read = std::make_shared<std::unique_ptr<BytesProgress>>();
-  callbacks.load = [read](const std::string& component, int64_t done, int64_t total) {
-    if (!*read) *read = std::make_unique<BytesProgress>("Load " + component);
-    if (total > 0) (*read)->update(done, total);
-    if (done > 0 && done == total) read->reset();
-  };
-  const auto denoise = std::make_shared<std::unique_ptr<Progress>>();
-  // Segments are decoded between steps: what one phase takes is not the other's.
-  const auto decoding = std::make_shared<bool>(false);
-  callbacks.step = [denoise, decoding](int64_t done, int64_t total, double seconds) {
-    if (!*denoise) *denoise = std::make_unique<Progress>("Denoise", "step");
-    if (*decoding) (*denoise)->restart(done - 1, seconds);
-    *decoding = false;
-    if (seconds == 0 && done > 0) (*denoise)->restart(done);  // resumed: what comes before took another process' time
-    (*denoise)->update(done, total);
-    if (done == total) denoise->reset();
-  };
-  callbacks.layer = [denoise](int64_t done, int64_t total) {
-    if (*denoise) (*denoise)->update_part("layer", done, total);
-  };
-  const auto decode = std::make_shared<std::unique_ptr<Progress>>();
-  const auto decoded = std::make_shared<int64_t>(0);
-  callbacks.frames = [decode, decoding, decoded](int64_t done, int64_t total) {
-    // Of a batch, each video has its own frames.
-    const bool begins = !*decode || !*decoding || done < *decoded;
-    if (!*decode) *decode = std::make_unique<Progress>("Decode", "frame");
-    if (begins) (*decode)->restart(done);
-    *decoding = true;
-    *decoded = done;
-    (*decode)->update(done, total);
-    if (done == total) decode->reset();
-  };
+  callbacks.load = std::bind_front(&RunProgress::load, &progress);
+  callbacks.step = std::bind_front(&RunProgress::step, &progress);
+  callbacks.layer = std::bind_front(&RunProgress::layer, &progress);
+  callbacks.frames = std::bind_front(&RunProgress::frames, &progress);
   return callbacks;
 }
 
 comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   pipeline::RunSettings settings;
   OptionSet set = pipeline::describe(settings);
-  try {
-    parse_generate_words(arguments, settings.run, set);
-  } catch (const std::exception&) {
-    return pipeline::rank_options({});
-  }
+  parse_generate_words(arguments, settings.run, set);
   return pipeline::rank_options(settings.run);
 }
 
@@ -147,7 +157,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   pipeline::read_text_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
-  Callbacks callbacks = make_callbacks(speaks);
+  RunProgress progress;
+  Callbacks callbacks = make_callbacks(speaks, progress);
   if (speaks) callbacks.preview = preview_writer(settings.run.output);
   if (const std::string note = pipeline::ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
   pipeline::keep_weights_of_several(settings.run, set);

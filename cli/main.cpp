@@ -45,10 +45,19 @@ std::vector<std::string> settings_of(const std::vector<std::string>& words) {
   return settings;
 }
 
+comm::RankOptions rank_options(const Command& command, const std::vector<std::string>& arguments) {
+  if (command.deadline == nullptr) return {};
+  try {
+    return command.deadline(arguments);
+  } catch (const std::exception&) {
+    return command.deadline({});
+  }
+}
+
 int run_here_or_on_ranks(const Command& command, const std::vector<std::string>& arguments) {
   if (!comm::launched_by_mpi()) return command.run(arguments, nullptr);
-  const comm::RankOptions options = command.deadline != nullptr ? command.deadline(arguments) : comm::RankOptions();
-  return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
+  return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); },
+                       rank_options(command, arguments));
 }
 
 int run_command(const Command& command, const std::vector<std::string>& words) {

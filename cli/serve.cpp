@@ -94,15 +94,12 @@ std::string help() {
 
 comm::RankOptions deadline(const std::vector<std::string>& arguments) {
   std::optional<comm::RankOptions> longest;
-  try {
-    const Settings settings = parse(arguments);
-    for (const std::string& word : settings.models) {
-      const comm::RankOptions one = pipeline::rank_options(served_model(word, settings.of_all_models, false).options);
-      if (!longest) longest = one;
-      longest->timeout_seconds = std::max(longest->timeout_seconds, one.timeout_seconds);
-      longest->extends = longest->extends || one.extends;
-    }
-  } catch (const std::exception&) {  // which run() says
+  const Settings settings = parse(arguments);
+  for (const std::string& word : settings.models) {
+    const comm::RankOptions one = pipeline::rank_options(served_model(word, settings.of_all_models, false).options);
+    if (!longest) longest = one;
+    longest->timeout_seconds = std::max(longest->timeout_seconds, one.timeout_seconds);
+    longest->extends = longest->extends || one.extends;
   }
   return longest.value_or(pipeline::rank_options({}));
 }

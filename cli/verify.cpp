@@ -61,16 +61,12 @@ std::string help() {
 }
 
 comm::RankOptions deadline(const std::vector<std::string>& arguments) {
-  try {
-    VerifyWords words;
-    OptionSet own = describe(words);
-    pipeline::RunSettings settings;
-    OptionSet set = pipeline::describe(settings);
-    parse_generate_words(take_own_words(arguments, own), settings.run, set);
-    return pipeline::rank_options(settings.run);
-  } catch (const std::exception&) {
-    return pipeline::rank_options({});
-  }
+  VerifyWords words;
+  OptionSet own = describe(words);
+  pipeline::RunSettings settings;
+  OptionSet set = pipeline::describe(settings);
+  parse_generate_words(take_own_words(arguments, own), settings.run, set);
+  return pipeline::rank_options(settings.run);
 }
 
 // The text of the certificate, as rank 0 finds it; empty where there is none yet.

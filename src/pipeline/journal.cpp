@@ -29,7 +29,6 @@ constexpr const char* kState = "state.safetensors";
 constexpr const char* kPrevious = "previous.safetensors";
 constexpr const char* kFrames = "frames.f32";
 constexpr const char* kLock = "lock";
-constexpr const char* kSettingsOfJournal = "settings.json";  // series_journal.cpp's
 constexpr const char* kDecoder = "decoder.";
 
 // "decoder.1.0"
@@ -47,7 +46,7 @@ bool is_decoder_file(std::string_view name) {
 void require_no_other_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name == kLock || name == kState || name == kPrevious || name == kSettingsOfJournal || is_unfinished_file(name))
+    if (name == kLock || name == kState || name == kPrevious || name == kSeriesSettings || is_unfinished_file(name))
       continue;
     if (name == kFrames || is_decoder_file(name))
       if (Journal::is_in(folder)) continue;

@@ -26,6 +26,9 @@ namespace zoetrope::pipeline {
 // What the key `journal` says for none.
 inline constexpr const char* kNoJournal = "none";
 
+// The file of series_journal.h in the same folder.
+inline constexpr const char* kSeriesSettings = "settings.json";
+
 class Journal {
  public:
   using Note = std::function<void(const std::string&)>;

@@ -31,7 +31,6 @@ constexpr const char* kRanks = "ranks";
 constexpr const char* kModel = "model";
 constexpr const char* kInputs = "inputs";
 constexpr const char* kAsked = "asked";
-constexpr const char* kSettings = "settings.json";
 constexpr double kLongRun = 600;  // seconds
 
 // As they would be typed anywhere else.
@@ -113,7 +112,7 @@ bool says_how_ranks_are_used(const std::string& key) {
 }
 
 void load_resumed_settings(const fs::path& folder, OptionSet& set) {
-  const fs::path file = folder / kSettings;
+  const fs::path file = folder / kSeriesSettings;
   if (!is_noted(folder)) Journal::resume(folder, {});  // says what is missing
   if (!is_there(file)) return;                         // of a program's run, whose settings are its own
   const JsonObject root = JsonObject::load(file), settings = root.object("settings");
@@ -139,7 +138,7 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   }
 }
 
-bool is_noted(const fs::path& folder) { return is_there(folder / kSettings) || Journal::is_in(folder); }
+bool is_noted(const fs::path& folder) { return is_there(folder / kSeriesSettings) || Journal::is_in(folder); }
 
 fs::path journal_folder(const GenerateOptions& options) {
   if (options.journal == kNoJournal) return {};
@@ -176,7 +175,7 @@ void SeriesJournal::check_same_series() const {
     fail("resume={}: holds one run, but {} are asked for; leave out num_videos, prompts or batch_size",
          folder_.string(), runs_);
   }
-  const fs::path file = folder_ / kSettings;
+  const fs::path file = folder_ / kSeriesSettings;
   if (!is_there(file)) return;
   const JsonObject root = JsonObject::load(file), settings = root.object("settings");
   GenerateOptions kept;
@@ -197,7 +196,7 @@ void SeriesJournal::check_same_series() const {
 
 void SeriesJournal::make_folder() {
   if (!on() || runs_ == 1 || resumes_) return;
-  if (is_there(folder_ / kSettings))
+  if (is_there(folder_ / kSeriesSettings))
     fail(
         "journal={}: holds videos that are not all made; resume={} goes on with them, removing the folder gives them "
         "up",
@@ -232,7 +231,7 @@ bool SeriesJournal::is_done(size_t index, const std::vector<fs::path>& files) co
 }
 
 void SeriesJournal::begin(const std::string& inputs) const {
-  const fs::path file = folder_ / kSettings;
+  const fs::path file = folder_ / kSeriesSettings;
   if (is_there(file) && runs_ > 1) return;
   const nlohmann::json root{{kRanks, ranks_},
                             {kModel, hashes_},
@@ -250,7 +249,7 @@ void SeriesJournal::complete() const {
   if (!on()) return;
   std::error_code ignored;
   for (size_t index = 0; runs_ > 1 && index < runs_; ++index) fs::remove(done_file(index), ignored);
-  fs::remove(folder_ / kSettings, ignored);
+  fs::remove(folder_ / kSeriesSettings, ignored);
   fs::remove(folder_, ignored);
 }
 
