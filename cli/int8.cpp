@@ -181,9 +181,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   parse_generate_words(take_own_words(arguments, own), settings.run, set);
   refuse_other_keys(set);
   pipeline::read_text_files(settings.run);
-  const pipeline::Int8Calibration file(settings.run.int8_calibration.empty()
-                                           ? pipeline::Int8Calibration::default_file()
-                                           : std::filesystem::path(settings.run.int8_calibration));
+  const auto file = pipeline::Int8Calibration::named(settings.run.int8_calibration);
   const std::optional<double> budget = settings.run.budget;
   // What runs will have, and the measurement decides.
   const ModelOptions defaults;

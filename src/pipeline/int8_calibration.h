@@ -83,6 +83,10 @@ class Int8Calibration {
  public:
   // Empty where there is no folder for it; then nothing is found or remembered.
   static std::filesystem::path default_file();
+  // In the file that the key int8_calibration names, or in the default one.
+  static Int8Calibration named(const std::string& file) {
+    return Int8Calibration(file.empty() ? default_file() : std::filesystem::path(file));
+  }
 
   explicit Int8Calibration(std::filesystem::path file) : file_(std::move(file)) {}
 
