@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_folder.h"
 #include "kernels/activation.h"
 #include "kernels/conv/frame_conv.h"
 #include "kernels/cpu_features.h"
@@ -17,8 +18,6 @@
 
 namespace zoetrope::kernels {
 namespace {
-
-using test::error_of;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_folder.h"
 #include "kernels/testing.h"
 
 namespace zoetrope::kernels {
@@ -25,15 +26,15 @@ constexpr Implementation<Sum, int> kSums[] = {{"fast", up_to_four, 1}, {"slow", 
 TEST(Implementation, TheFirstThatCan) {
   EXPECT_EQ(choose("sum", kSums, {4}, "").function, 1);
   EXPECT_EQ(choose("sum", kSums, {5}, "").function, 2);
-  EXPECT_EQ(test::error_of([] { choose("sum", kSums, {9}, ""); }),
+  EXPECT_EQ(error_of([] { choose("sum", kSums, {9}, ""); }),
             "sum: no implementation can do this problem; there are: fast, slow");
 }
 
 TEST(Implementation, ForcedByName) {
   EXPECT_EQ(choose("sum", kSums, {4}, "slow").function, 2);
-  EXPECT_EQ(test::error_of([] { choose("sum", kSums, {5}, "fast"); }),
+  EXPECT_EQ(error_of([] { choose("sum", kSums, {5}, "fast"); }),
             "sum: implementation 'fast' cannot run here: 5 terms > 4");
-  EXPECT_EQ(test::error_of([] { choose("sum", kSums, {5}, "Fast"); }),
+  EXPECT_EQ(error_of([] { choose("sum", kSums, {5}, "Fast"); }),
             "sum: there is no implementation 'Fast'; there are: fast, slow");
 }
 

@@ -7,12 +7,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "zoetrope/error.h"
 #include "zoetrope/tensor.h"
 
 #include "tensor/half.h"
@@ -142,16 +140,6 @@ inline testing::AssertionResult close(const std::vector<double>& actual, const s
 inline testing::AssertionResult close(const TensorView& actual, const std::vector<double>& expected,
                                       double relative_l2) {
   return close(values(actual), expected, relative_l2);
-}
-
-// The message of the Error that `body` throws; empty when it throws none.
-inline std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 // Unit roundoffs: the largest relative error, hence the largest relative L2, of one rounding to nearest.

@@ -1,5 +1,7 @@
 #include "attention_case.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,6 +9,7 @@
 #include "attention/plan.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/rank_test.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "tensor/half.h"
@@ -216,5 +219,18 @@ double log_sum_bound(const Case& whole, int ring) {
 }
 
 double bound(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 1e-5; }
+
+bool register_layouts(const char* suite, const std::vector<int>& ranks, LayoutTest test, Degrees least,
+                      std::source_location where) {
+  for (const int count : ranks)
+    for (int ulysses = least.ulysses; ulysses <= count; ++ulysses) {
+      const int ring = count / ulysses;
+      if (count % ulysses != 0 || ring < least.ring) continue;
+      comm::register_rank_test(suite, fmt::format("U{}R{}", ulysses, ring), {count}, where.file_name(),
+                               static_cast<int>(where.line()),
+                               [=](comm::Communicator& comm) { test(comm, ulysses, ring); });
+    }
+  return true;
+}
 
 }  // namespace zoetrope::attention::testing

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -77,5 +78,14 @@ double bound(DType dtype);
 //  - the rounding of the result, ε·(s + ln keys);
 //  - BF16: weights are summed after their rounding, at most 2^-8 of each.
 double log_sum_bound(const Case& whole, int ring);
+
+// Registers the rank tests SUITE.U1R4, SUITE.U2R2, …: every layout of each of these numbers of ranks, of at least the
+// degrees in `least`.
+struct Degrees {
+  int ulysses = 1, ring = 1;
+};
+using LayoutTest = void (*)(comm::Communicator& comm, int ulysses, int ring);
+bool register_layouts(const char* suite, const std::vector<int>& ranks, LayoutTest test, Degrees least = {},
+                      std::source_location where = std::source_location::current());
 
 }  // namespace zoetrope::attention::testing

@@ -1,5 +1,4 @@
 // Counted bytes against the program's sums: equal exactly, for every U × R up to seven ranks, uneven cases included.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention/plan.h"
@@ -45,6 +44,19 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   EXPECT_EQ(attention.counters().ulysses.bytes_sent, 0);
 }
 
+void run_topology(comm::Communicator& comm, int ulysses, int ring) {
+  for (const int64_t tokens : {1, comm.size(), 61, 64})
+    for (const int64_t heads : {ulysses, 2 * ulysses - 1})
+      for (const Direction direction : parallel::kDirections)
+        for (const int chunks : {1, 2})
+          for (const Softmax softmax : parallel::kSoftmaxes)
+            for (const parallel::ContextLayout& layout : parallel::in_shards({ulysses, ring, direction, chunks}))
+              for (const KVExchange exchange : parallel::kKVExchanges)
+                expect_sums(
+                    comm, {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
+                    {.layout = parallel::ContextRequest::exactly(layout), .softmax = softmax, .kv_exchange = exchange});
+}
+
 const bool kRegistered = [] {
   for (const int ranks : {2, 3, 4, 7})
     comm::register_rank_test("Counters", "gather", {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
@@ -54,30 +66,7 @@ const bool kRegistered = [] {
             expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = tokens == 61},
                         {.layout = {.gather = ranks}, .softmax = softmax, .kv_exchange = exchange});
     });
-  for (int ranks = 1; ranks <= 7; ++ranks) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      comm::register_rank_test(
-          "Counters", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
-            for (const int64_t tokens : {1, ranks, 61, 64})
-              for (const int64_t heads : {ulysses, 2 * ulysses - 1})
-                for (const Direction direction : parallel::kDirections)
-                  for (const int chunks : {1, 2})
-                    for (const Softmax softmax : parallel::kSoftmaxes)
-                      for (const parallel::ContextLayout& layout :
-                           parallel::in_shards({ulysses, ring, direction, chunks}))
-                        for (const KVExchange exchange : parallel::kKVExchanges)
-                          expect_sums(
-                              comm,
-                              {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
-                              {.layout = parallel::ContextRequest::exactly(layout),
-                               .softmax = softmax,
-                               .kv_exchange = exchange});
-          });
-    }
-  }
-  return true;
+  return register_layouts("Counters", {1, 2, 3, 4, 5, 6, 7}, run_topology);
 }();
 
 // Workspace is booked by plan(): the scratch of the stream does not grow after the first run either.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "attention_case.h"
-#include "comm/rank_test.h"
 #include "comm/testing.h"
 
 namespace zoetrope::attention::testing {
@@ -124,23 +123,11 @@ void run_flipped_byte(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-const bool kRegistered = [] {
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      const auto add = [&](const char* suite, void (*body)(comm::Communicator&, int, int)) {
-        comm::register_rank_test(suite, fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
-                                 [=](comm::Communicator& comm) { body(comm, ulysses, ring); });
-      };
-      add("FixedMaxBesideOnline", run_beside_online);
-      add("FixedMaxShiftedKeys", run_shifted_keys);
-      add("FixedMaxMixedRows", run_mixed_rows);
-      if (ring > 1) add("FixedMaxFlippedByte", run_flipped_byte);
-    }
-  }
-  return true;
-}();
+const std::vector<int> kRanks = {1, 2, 3, 4, 7};
+const bool kRegistered = register_layouts("FixedMaxBesideOnline", kRanks, run_beside_online) &&
+                         register_layouts("FixedMaxShiftedKeys", kRanks, run_shifted_keys) &&
+                         register_layouts("FixedMaxMixedRows", kRanks, run_mixed_rows) &&
+                         register_layouts("FixedMaxFlippedByte", kRanks, run_flipped_byte, {.ring = 2});
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

@@ -1,10 +1,8 @@
 // The comparisons of n_against_one_test.cpp must notice one wrong byte: for every U × R up to seven ranks, each piece
 // that one rank receives is spoiled in turn, and each time the result has to leave its bound.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention_case.h"
-#include "comm/rank_test.h"
 #include "comm/testing.h"
 
 namespace zoetrope::attention::testing {
@@ -41,17 +39,7 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-const bool kRegistered = [] {
-  for (int ranks = 2; ranks <= 7; ++ranks) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      comm::register_rank_test("FlippedByte", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_topology(comm, ulysses, ring); });
-    }
-  }
-  return true;
-}();
+const bool kRegistered = register_layouts("FlippedByte", {2, 3, 4, 5, 6, 7}, run_topology);
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

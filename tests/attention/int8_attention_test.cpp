@@ -69,15 +69,7 @@ void run_gather(comm::Communicator& comm) {
 const bool kRegistered = [] {
   for (const int ranks : {2, 3, 4, 7})
     comm::register_rank_test("Int8Attention", "gather", {ranks}, __FILE__, __LINE__, run_gather);
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      comm::register_rank_test("Int8Attention", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_topology(comm, ulysses, ring); });
-    }
-  }
-  return true;
+  return register_layouts("Int8Attention", {1, 2, 3, 4, 7}, run_topology);
 }();
 
 // Whoever computes a head has all its queries and keys: the same mean, the same sample, the same bits.

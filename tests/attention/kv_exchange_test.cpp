@@ -262,20 +262,12 @@ void run_spoiled(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
+const std::vector<int> kRanks = {2, 3, 4, 7};
 const bool kRegistered = [] {
-  for (const int ranks : {2, 3, 4, 7}) {
+  for (const int ranks : kRanks)
     comm::register_rank_test("KVExchange", "gather", {ranks}, __FILE__, __LINE__, run_gather);
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      const std::string name = fmt::format("U{}R{}", ulysses, ring);
-      comm::register_rank_test("KVExchange", name, {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_topology(comm, ulysses, ring); });
-      comm::register_rank_test("KVExchangeSpoiled", name, {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_spoiled(comm, ulysses, ring); });
-    }
-  }
-  return true;
+  return register_layouts("KVExchange", kRanks, run_topology) &&
+         register_layouts("KVExchangeSpoiled", kRanks, run_spoiled);
 }();
 
 // What is priced is what is sent, for every head size.

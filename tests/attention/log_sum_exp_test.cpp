@@ -158,21 +158,9 @@ ZT_RANK_TEST(LogSumExp, OfCrossAttention) {
   }
 }
 
-const bool kRegistered = [] {
-  for (int ranks = 1; ranks <= 7; ++ranks) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      const auto add = [&](const char* suite, void (*body)(comm::Communicator&, int, int)) {
-        comm::register_rank_test(suite, fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
-                                 [=](comm::Communicator& comm) { body(comm, ulysses, ring); });
-      };
-      add("LogSumExpStrategies", run_strategies);
-      if (ulysses > 1) add("LogSumExpFlippedByte", run_flipped_byte);
-    }
-  }
-  return true;
-}();
+const std::vector<int> kRanks = {1, 2, 3, 4, 5, 6, 7};
+const bool kRegistered = register_layouts("LogSumExpStrategies", kRanks, run_strategies) &&
+                         register_layouts("LogSumExpFlippedByte", kRanks, run_flipped_byte, {.ulysses = 2});
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

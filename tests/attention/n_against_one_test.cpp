@@ -144,18 +144,9 @@ void run_gather(comm::Communicator& comm) {
 const bool kRegistered = [] {
   for (const int ranks : {2, 3, 4, 7})
     comm::register_rank_test("NAgainstOne", "gather", {ranks}, __FILE__, __LINE__, run_gather);
-  for (int ranks = 1; ranks <= 7; ++ranks) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      const std::string name = fmt::format("U{}R{}", ulysses, ring);
-      comm::register_rank_test("NAgainstOne", name, {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_topology(comm, ulysses, ring); });
-      comm::register_rank_test("AllStrategies", name, {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_other_strategies(comm, ulysses, ring); });
-    }
-  }
-  return true;
+  const std::vector<int> up_to_seven = {1, 2, 3, 4, 5, 6, 7};
+  return register_layouts("NAgainstOne", up_to_seven, run_topology) &&
+         register_layouts("AllStrategies", up_to_seven, run_other_strategies);
 }();
 
 }  // namespace

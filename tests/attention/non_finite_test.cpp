@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "attention_case.h"
-#include "comm/rank_test.h"
 #include "tensor/half.h"
 
 namespace zoetrope::attention::testing {
@@ -68,17 +67,7 @@ void run_poisoned(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-const bool kRegistered = [] {
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      comm::register_rank_test("NonFinite", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__,
-                               [=](comm::Communicator& comm) { run_poisoned(comm, ulysses, ring); });
-    }
-  }
-  return true;
-}();
+const bool kRegistered = register_layouts("NonFinite", {1, 2, 3, 4}, run_poisoned);
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "attention_case.h"
-#include "comm/rank_test.h"
 
 namespace zoetrope::attention::testing {
 namespace {
@@ -79,17 +78,7 @@ void run_transport(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-const bool kRegistered = [] {
-  for (const int ranks : {2, 3, 4, 6}) {
-    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
-      if (ranks % ulysses != 0) continue;
-      const int ring = ranks / ulysses;
-      comm::register_rank_test("SameBitsOnAnyTransport", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__,
-                               __LINE__, [=](comm::Communicator& comm) { run_transport(comm, ulysses, ring); });
-    }
-  }
-  return true;
-}();
+const bool kRegistered = register_layouts("SameBitsOnAnyTransport", {2, 3, 4, 6}, run_transport);
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/test_folder.h"
 #include "kernels/conv/testing.h"
 
 namespace zoetrope::kernels {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <span>
 
+#include "base/test_folder.h"
 #include "kernels/conv/frame_conv.h"
 #include "kernels/conv/testing.h"
 

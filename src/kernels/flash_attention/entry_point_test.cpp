@@ -4,8 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "zoetrope/error.h"
-
+#include "base/test_folder.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/testing.h"
 
@@ -22,16 +21,6 @@ FlashProblem small_problem() {
   p.head_dim = 8;
   p.scale = 1;
   return p;
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(FlashEntryPoint, TestsKnowEveryImplementation) {

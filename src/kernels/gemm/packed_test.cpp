@@ -11,6 +11,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/test_folder.h"
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/testing.h"
 #include "kernels/testing.h"
@@ -18,7 +19,6 @@
 namespace zoetrope::kernels {
 namespace {
 
-using test::error_of;
 using test::fill_random;
 using test::GappedTensor;
 
@@ -439,7 +439,7 @@ TEST(PackedGemm, Refusals) {
   const Packed packed({&w, 1}, DType::kF32, PackedLayout::kColumns16);
   Stream stream(1);
   const PackedGemm good = data.args(c, packed.matrix, "");
-  EXPECT_EQ(error_of([&] { packed_gemm(stream, good); }), "");
+  EXPECT_EQ(error_of([&] { packed_gemm(stream, good); }), "no error");
   PackedGemm bad = good;
   bad.implementation = "avx512";
   EXPECT_EQ(error_of([&] { packed_gemm(stream, bad); }),

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <limits>
 
+#include "base/test_folder.h"
 #include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-using test::error_of;
 using test::GappedTensor;
 using test::values;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_folder.h"
 #include "kernels/rope/rope.h"
 #include "kernels/testing.h"
 
@@ -9,7 +10,6 @@ namespace zoetrope::kernels {
 namespace {
 
 using test::close;
-using test::error_of;
 using test::GappedTensor;
 using test::random_tensor;
 using test::values;

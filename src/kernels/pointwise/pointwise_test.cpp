@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 
+#include "base/test_folder.h"
 #include "kernels/activation.h"
 #include "kernels/testing.h"
 
@@ -11,7 +13,6 @@ namespace zoetrope::kernels {
 namespace {
 
 using test::close;
-using test::error_of;
 using test::GappedTensor;
 using test::random_tensor;
 using test::values;

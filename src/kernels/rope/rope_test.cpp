@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/test_folder.h"
 #include "kernels/testing.h"
 
 namespace zoetrope::kernels {
@@ -18,7 +19,7 @@ TEST(Rope, AxesOfAHead) {
   EXPECT_EQ(widths(12), (std::vector<int64_t>{4, 4, 4}));
   EXPECT_EQ(widths(16), (std::vector<int64_t>{8, 4, 4}));
   EXPECT_EQ(widths(2), (std::vector<int64_t>{2, 0, 0}));
-  EXPECT_NE(test::error_of([] { rope_axes(13); }).find("head_dim is 13"), std::string::npos);
+  EXPECT_NE(error_of([] { rope_axes(13); }).find("head_dim is 13"), std::string::npos);
 }
 
 // The check values of the model's description: D = 128, token (t, h, w) = (5, 2, 3), to one unit of their last digit.

@@ -9,8 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "zoetrope/error.h"
-
+#include "base/test_folder.h"
 #include "models/wan/vae/vae_test_util.h"
 
 namespace zoetrope::wan {
@@ -279,16 +278,6 @@ TEST(VaeDecoder, OneSetOfWeightsServesSeveralRanks) {
     EXPECT_LE(difference(video, videos[0]).max_abs, 1e-5);
     EXPECT_GT(difference(video, videos[0]).reference_max, 0.01);
   }
-}
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Vae, RefusesWrongShapesAndMissingTensorsInOneSentence) {
