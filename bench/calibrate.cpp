@@ -52,9 +52,8 @@ class Calibration {
     profile.calibration =
         HardwareProfile::Calibration{kernels::cpu_model(), job_.hosts, job_.ranks(), job_.threads, utc_now_text()};
     profile.description =
-        fmt::format("{}, {} host{} of {} rank{} of {} thread{}, as measured", profile.calibration->cpu, job_.hosts,
-                    job_.hosts == 1 ? "" : "s", job_.ranks_per_host, job_.ranks_per_host == 1 ? "" : "s", job_.threads,
-                    job_.threads == 1 ? "" : "s");
+        fmt::format("{}, {} of {} of {}, as measured", profile.calibration->cpu, counted(job_.hosts, "host"),
+                    counted(job_.ranks_per_host, "rank"), counted(job_.threads, "thread"));
     for (const DType dtype : {DType::kBF16, DType::kF32}) compute(dtype);
     copy_missing();
     memory();
@@ -444,15 +443,15 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
   }
   if (job.threads > job.rank_cores) {
     fail(
-        "threads={}: a rank can use {} core{} on this machine, and more threads would only measure their own "
+        "threads={}: a rank can use {} on this machine, and more threads would only measure their own "
         "contention; {} is the most",
-        job.threads, job.rank_cores, job.rank_cores == 1 ? "" : "s", job.rank_cores);
+        job.threads, counted(job.rank_cores, "core"), job.rank_cores);
   }
   if (job.ranks_per_host * job.threads > job.cores * kMostRanksACore) {
     fail(
-        "ranks={}: with {} thread{} each they share {} core{}, and the figures would measure the system's scheduler; "
+        "ranks={}: with {} each they share {}, and the figures would measure the system's scheduler; "
         "{} is the most",
-        job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", job.cores, job.cores == 1 ? "" : "s",
+        job.ranks_per_host, counted(job.threads, "thread"), counted(job.cores, "core"),
         job.cores * kMostRanksACore / job.threads);
   }
   return job;

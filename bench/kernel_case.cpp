@@ -138,7 +138,7 @@ class KernelBench {
   std::vector<LinePlot> plots() const {
     std::vector<LinePlot> plots;
     for (const auto& [key, lines] : lines_) {
-      const std::string where = fmt::format("{}, {} thread{}", key.first, key.second, key.second == 1 ? "" : "s");
+      const std::string where = fmt::format("{}, {}", key.first, counted(key.second, "thread"));
       LinePlot fraction, speed;
       fraction.title = where + ": fraction of peak against length";
       fraction.y_label = "of the measured peak";
@@ -179,8 +179,8 @@ class KernelBench {
       }
       if (best == nullptr) continue;
       result.emplace_back(fmt::format("{:.0f} GFLOP/s", best->gflops),
-                          fmt::format("{}, {} tokens, {} thread{}: {:.1f} % of the peak of {}", key.first, best->tokens,
-                                      key.second, key.second == 1 ? "" : "s", best->fraction * 100, name));
+                          fmt::format("{}, {} tokens, {}: {:.1f} % of the peak of {}", key.first, best->tokens,
+                                      counted(key.second, "thread"), best->fraction * 100, name));
     }
     return result;
   }

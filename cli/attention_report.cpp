@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "bench/peak.h"
 #include "bench/statistics.h"
 #include "cli/attention.h"
@@ -58,10 +59,10 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
   std::string text = fmt::format("q {} {}", data.q.shape().to_string(), dtype_name(p.dtype));
   if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
   text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale);
-  text += fmt::format("Strategy: {}, {}, {}, {} head chunk{}; {} rank{} x {} thread{}; kernel {}\n",
-                      degrees_text(m.layout), direction_name(m.layout.direction), softmax_name(m.softmax),
-                      m.layout.head_chunks, m.layout.head_chunks == 1 ? "" : "s", m.ranks, m.ranks == 1 ? "" : "s",
-                      m.threads, m.threads == 1 ? "" : "s", m.implementation);
+  text += fmt::format("Strategy: {}, {}, {}, {}; {} x {}; kernel {}\n", degrees_text(m.layout),
+                      direction_name(m.layout.direction), softmax_name(m.softmax),
+                      counted(m.layout.head_chunks, "head chunk"), counted(m.ranks, "rank"),
+                      counted(m.threads, "thread"), m.implementation);
   if (m.planned) text += m.planned->text() + "\n";
   text += fmt::format("Time: {} median, {} least of {}", seconds_text(m.seconds_median()),
                       seconds_text(bench::minimum(m.seconds)), m.seconds.size());

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "cli/command.h"
 #include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
@@ -160,9 +161,9 @@ class Inspection {
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, component.stem);
-    const size_t files = checkpoint.files().size();
-    print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
-          files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
+    print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, checkpoint.names().size(),
+          counted(static_cast<int64_t>(checkpoint.files().size()), "file"), dtypes_text(checkpoint),
+          bytes_text(checkpoint));
     const auto stored = io::checkpoint_source(checkpoint);
     const io::TensorDefects defects = io::tensor_defects(*stored, expected);
     const std::vector<std::string> unexpected = io::unexpected_weights(*stored, expected, component.files);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "cli/command.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
@@ -57,10 +58,10 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   if (available) question = pipeline::as_it_fits(question, *available);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
-      fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
-                  options.width, options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
+      fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {}{}\n", options.width,
+                  options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
                   pipeline::dtype_word(options.dtype), pipeline::dtype_word(options.text_encoder_dtype),
-                  pipeline::dtype_word(options.vae_dtype), ranks, ranks == 1 ? "" : "s",
+                  pipeline::dtype_word(options.vae_dtype), counted(ranks, "rank"),
                   world != nullptr ? ", each a process: of one" : "");
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
   if (question.options.weight_memory != options.weight_memory) {

@@ -269,11 +269,10 @@ bench::Section part_section(const PlanPart& part) {
     section.listing_title = part.runs > 1 ? "To type, for each run" : "To type";
     section.listing = listing(part);
     section.highlights = {{seconds_text(best->time.step.seconds), "a denoising step, predicted"},
-                          part.runs > 1
-                              ? std::pair(fmt::format("{:.3g}", part.videos_per_hour),
-                                          fmt::format("videos per hour, of {} runs of {} rank{} side by side",
-                                                      part.runs, best->ranks(), best->ranks() == 1 ? "" : "s"))
-                              : std::pair(seconds_text(part.seconds), std::string("per video")),
+                          part.runs > 1 ? std::pair(fmt::format("{:.3g}", part.videos_per_hour),
+                                                    fmt::format("videos per hour, of {} runs of {} side by side",
+                                                                part.runs, counted(best->ranks(), "rank")))
+                                        : std::pair(seconds_text(part.seconds), std::string("per video")),
                           {best->bytes_per_rank.text(), "memory of a rank, of " + part.memory_limit.text()},
                           {best->time.step.limited_by(), "is what limits it"}};
     section.row_plots.push_back(memory_bars(part, *best));

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "io/block_formats.h"
 #include "models/encoders/tensor_tables.h"
 
@@ -82,8 +83,8 @@ class Planner {
     keep_tokenizer(seen);
     const size_t others = source_.names().size() - seen.size();
     if (others > 0) {
-      plan_.notes.push_back(fmt::format("left out because they are not part of the {}: {} tensor{}", in_.component.name,
-                                        others, others == 1 ? "" : "s"));
+      plan_.notes.push_back(fmt::format("left out because they are not part of the {}: {}", in_.component.name,
+                                        counted(static_cast<int64_t>(others), "tensor")));
     }
     return std::move(plan_);
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "kernels/conv/frame_conv.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -42,7 +43,7 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
     const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len * config.patch_size[0] - references);
     fail("{}={}: this model has positions for {} frames at most{}",
          config.animate() ? "segment_frame_length" : "num_frames", video_frames, most,
-         references > 0 ? fmt::format(" with {} reference image{}", references, references == 1 ? "" : "s") : "");
+         references > 0 ? fmt::format(" with {}", counted(references, "reference image")) : "");
   }
   return {frames + references, o.height / spatial, o.width / spatial};
 }

@@ -11,6 +11,7 @@
 #include "base/index_range.h"
 #include "base/input_file.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "comm/launcher.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
@@ -221,8 +222,8 @@ planner::Work work_of(const MemoryQuestion& question) { return wan::work(questio
 int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks) {
   const int64_t rows = plan.latent[1], most = std::min<int64_t>(ranks, rows);
   if (options.vae_parallel.value_or(1) > most) {
-    fail("vae_parallel={}: at most {}: this job has {} rank{}, and each needs one of the {} latent rows of height={}",
-         *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", rows, options.height);
+    fail("vae_parallel={}: at most {}: this job has {}, and each needs one of the {} latent rows of height={}",
+         *options.vae_parallel, most, counted(ranks, "rank"), rows, options.height);
   }
   if (options.vae_tiling && options.vae_parallel.value_or(1) > 1) {
     fail(

@@ -92,9 +92,9 @@ GenerateOptions with_device_batch(const GenerateOptions& options, int ranks) {
   if (videos < 1 + kDigits) return with;
   if (std::abs(videos - whole) > kDigits * videos || whole > kMost) {
     fail(
-        "per_device_batch_size={}: is {:.4g} videos on {} rank{}; it must be a whole number from 1 to {}, so for one "
+        "per_device_batch_size={}: is {:.4g} videos on {}; it must be a whole number from 1 to {}, so for one "
         "video give {:.6g}",
-        options.videos_per_device, videos, ranks, ranks == 1 ? "" : "s", kMost, 1.0 / ranks);
+        options.videos_per_device, videos, counted(ranks, "rank"), kMost, 1.0 / ranks);
   }
   with.num_videos = with.batch_size = static_cast<int64_t>(whole);
   return with;

@@ -47,7 +47,7 @@ std::string growth_note(const HardwareProfile& described, const HardwareProfile&
   const int members = described.links.back().members, group = planned.devices / outer.members;
   const auto groups = [group](int count) {
     return group == 1 ? fmt::format("{} devices", count)
-                      : fmt::format("{} group{} of {} devices", count, count == 1 ? "" : "s", group);
+                      : fmt::format("{} of {} devices", counted(count, "group"), group);
   };
   return fmt::format(
       "{} ranks are more than the {} devices of {}: planned for {} joined by '{}' ({:.4g} GB/s per port), "

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/words.h"
 #include "planner/hardware_figures.h"
 
 namespace zoetrope::planner {
@@ -247,8 +248,8 @@ HardwareProfile with_devices(const HardwareProfile& profile, int devices) {
   if (devices > profile.devices) {
     const LinkLevel* outermost = profile.links.empty() ? nullptr : &profile.links.back();
     if (outermost == nullptr || outermost->kind != LinkKind::kSwitch) {
-      fail("hardware {} has {} device{}, not {}: {}; name a profile that has as many", profile.name, profile.devices,
-           profile.devices == 1 ? "" : "s", devices,
+      fail("hardware {} has {}, not {}: {}; name a profile that has as many", profile.name,
+           counted(profile.devices, "device"), devices,
            outermost == nullptr ? "it has no links"
                                 : fmt::format("its outermost level '{}' is not a switch, which could take more members",
                                               outermost->name));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/words.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -52,15 +53,13 @@ std::vector<PublishedRow> tpu_rows() {
   };
 }
 
-std::string gpu_count(int gpus) { return fmt::format("{} GPU{}", gpus, gpus == 1 ? "" : "s"); }
-
 std::vector<PublishedRow> gpu_rows() {
   std::vector<PublishedRow> rows;
   const auto gb200 = [&](Split split, double seconds) {
     const int gpus = split.data * split.ulysses * split.ring;
-    rows.push_back({kGb200, fmt::format("{}: data {}, U{}R{}", gpu_count(gpus), split.data, split.ulysses, split.ring),
-                    configuration(split), 2, 2, PublishedTime::kDenoise, seconds,
-                    "pull request 13821 of NVIDIA/TensorRT-LLM"});
+    rows.push_back(
+        {kGb200, fmt::format("{}: data {}, U{}R{}", counted(gpus, "GPU"), split.data, split.ulysses, split.ring),
+         configuration(split), 2, 2, PublishedTime::kDenoise, seconds, "pull request 13821 of NVIDIA/TensorRT-LLM"});
   };
   gb200({1, 1, 1}, 348.40);
   gb200({2, 1, 1}, 174.00);
@@ -72,8 +71,8 @@ std::vector<PublishedRow> gpu_rows() {
   gb200({2, 8, 4}, 8.48);
   // Its code splits the sequence alone and decodes in float32 on one GPU.
   const auto h100 = [&](Split split, double seconds) {
-    rows.push_back({kH100, fmt::format("{}: U{}", gpu_count(split.ulysses), split.ulysses), configuration(split), 2, 4,
-                    PublishedTime::kRun, seconds, "Wan 2.2's own code, whole runs"});
+    rows.push_back({kH100, fmt::format("{}: U{}", counted(split.ulysses, "GPU"), split.ulysses), configuration(split),
+                    2, 4, PublishedTime::kRun, seconds, "Wan 2.2's own code, whole runs"});
   };
   h100({1, 1, 1}, 1041.5);
   h100({1, 4, 1}, 288.7);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "planner/search_space.h"
 
 namespace zoetrope::planner {
@@ -68,9 +69,9 @@ class Search {
     check_request(q_);
     if (q_.hardware.devices < q_.ranks) {
       fail(
-          "hardware {} has {} device{} for {} ranks, of which each takes one; plan for {} or fewer, or name a profile "
+          "hardware {} has {} for {} ranks, of which each takes one; plan for {} or fewer, or name a profile "
           "that has as many",
-          q_.hardware.name, q_.hardware.devices, q_.hardware.devices == 1 ? "" : "s", q_.ranks, q_.hardware.devices);
+          q_.hardware.name, counted(q_.hardware.devices, "device"), q_.ranks, q_.hardware.devices);
     }
     try_splits();
     for (const Trial& base : bases_) vary(base);
@@ -515,9 +516,9 @@ class Search {
     if (enough > most_ranks) {
       const auto [least, phase] = least_memory(most_ranks);
       return fmt::format(
-          "{} device{} of {} or more each; more of these are never enough, for each of {} still needs {}, in phase "
+          "{} of {} or more each; more of these are never enough, for each of {} still needs {}, in phase "
           "'{}'",
-          q_.ranks, q_.ranks == 1 ? "" : "s", here.text(), most_ranks, least.text(), phase);
+          counted(q_.ranks, "device"), here.text(), most_ranks, least.text(), phase);
     }
     for (int ranks = enough / 2 + 1; ranks < enough; ++ranks)
       if (least_memory(ranks).first <= limit_) enough = ranks;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/words.h"
 #include "parallel/ring.h"
 #include "planner/layer_walk.h"
 
@@ -117,7 +118,7 @@ class Narrowing {
               const std::string& why = "") {
     if (!wanted) return;
     if (legal(field).count(*wanted) == 0) {
-      fail("{}={} is not possible for {} rank{}{}{}; legal values: {}{}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
+      fail("{}={} is not possible for {}{}{}; legal values: {}{}", key, *wanted, counted(ranks_, "rank"),
            tensor_ > 1 ? fmt::format(" with tensor_parallelism={}", tensor_) : "",
            left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)), why);
     }
@@ -258,9 +259,8 @@ void check_request(const Question& question) {
   if (question.block_q && *question.block_q < 0) fail("block_q={} must be at least 1", *question.block_q);
   const auto rows = static_cast<int>(std::min<int64_t>(question.ranks, question.work.vae_rows));
   if (fixed.vae_ranks && (*fixed.vae_ranks < 1 || *fixed.vae_ranks > rows)) {
-    fail("vae_parallel={} must be from 1 to {}: there {} {} rank{}, and each needs one of {} latent rows",
-         *fixed.vae_ranks, rows, question.ranks == 1 ? "is" : "are", question.ranks, question.ranks == 1 ? "" : "s",
-         question.work.vae_rows);
+    fail("vae_parallel={} must be from 1 to {}: there {} {}, and each needs one of {} latent rows", *fixed.vae_ranks,
+         rows, question.ranks == 1 ? "is" : "are", counted(question.ranks, "rank"), question.work.vae_rows);
   }
 }
 
