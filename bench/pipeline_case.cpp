@@ -42,12 +42,10 @@ const std::vector<std::string> kStrategies = {"flash",
 
 constexpr const char* kNote =
     "From the prompt to frames in memory: text encoder, denoising, VAE and host formatting, which goes on while the "
-    "VAE "
-    "decodes. Weights of the transformer and the VAE were loaded and a step was run before (of two experts the "
-    "first's); "
-    "the text encoder reads its own in every run. Columns are of the fastest repeat; 'of singles' is its time over as "
-    "many times that of a batch of 1. 'rel L2' is how far the latents are from those of the first row that made the "
-    "same videos, at most; no limit is set. flash over ranks gathers keys and values.";
+    "VAE decodes. Weights of the transformer and the VAE were loaded and a step was run before (of two experts the "
+    "first's); the text encoder reads its own in every run. Columns are of the fastest repeat; 'of singles' is its "
+    "time over as many times that of a batch of 1. 'rel L2' is how far the latents are from those of the first row "
+    "that made the same videos, at most; no limit is set. flash over ranks gathers keys and values.";
 
 struct Part {
   const char *key, *heading, *phase;

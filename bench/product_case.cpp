@@ -149,10 +149,9 @@ Section bench_product(const ProductSettings& settings, const Progress& progress,
   section.title = "Matrix multiplications of layers on this CPU";
   section.note =
       "x·wᵀ with packed weights, 2·rows·outputs·terms operations. Every result was compared with float64 in a sample "
-      "of "
-      "its elements before it was timed; that of int8 includes the rounding of x and w. 'of peak' is the median over "
-      "the repeats of operations per second, relative to the fastest multiply-adds of the dtype measured on the same "
-      "threads right before and after each repeat.";
+      "of its elements before it was timed; that of int8 includes the rounding of x and w. 'of peak' is the median "
+      "over the repeats of operations per second, relative to the fastest multiply-adds of the dtype measured on the "
+      "same threads right before and after each repeat.";
   section.table.columns = {{"rows", "rows"},
                            {"outputs", "outputs"},
                            {"terms", "terms"},

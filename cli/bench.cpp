@@ -239,8 +239,7 @@ std::string help() {
   output.describe(common);
   return text + fmt::format(
                     "bench all: every mode except model, vae, text, load, shared and pipeline in one report; keys are "
-                    "prefixed "
-                    "with the mode (kernel.shapes=small)\n\nEvery mode takes:\n{}",
+                    "prefixed with the mode (kernel.shapes=small)\n\nEvery mode takes:\n{}",
                     common.help());
 }
 

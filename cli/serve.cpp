@@ -86,8 +86,8 @@ std::string help() {
   server::ServeOptions options;
   return fmt::format(
       "Keys:\n{}\nAll keys of `zoetrope generate` but prompt, files and outputs are for every model: those of the "
-      "model "
-      "are fixed,\nthose of a video are what a request may leave out. keep_weights is `all` here unless it is set.\n\n"
+      "model are fixed,\nthose of a video are what a request may leave out. keep_weights is `all` here unless it is "
+      "set.\n\n"
       "Example:\n  zoetrope serve Wan2.1-T2V-1.3B-Diffusers port=8000 state=jobs num_inference_steps=30\n",
       server::describe_serve_options(options).help());
 }

@@ -53,8 +53,7 @@ std::string help() {
       "Every key of `zoetrope generate`, and:\n{}\n"
       "Every value between the latents and the next is compared, layer by layer, with what one rank makes of the same\n"
       "values before it, and some tokens of as many layers as there is time for with the float64 model. The first "
-      "value\n"
-      "that is outside of its bound is named with step, branch, rank and layer, and the exit code is 1.\n\n"
+      "value\nthat is outside of its bound is named with step, branch, rank and layer, and the exit code is 1.\n\n"
       "Example:\n  zoetrope verify MODEL prompt=\"a red cat\" ranks=4 certificate=cat.json\n"
       "  zoetrope verify MODEL certificate=cat.json      (elsewhere)\n",
       describe(words).help());

@@ -127,8 +127,7 @@ FileKind kind_of(const io::Checkpoint& checkpoint) {
   if (!names.empty() && std::all_of(names.begin(), names.end(), is_of_lora)) return FileKind::kLora;
   fail(
       "{}: is not a component of a Wan model: it has neither the names of a transformer, nor of umT5, of a VAE, or of "
-      "a "
-      "CLIP vision tower",
+      "a CLIP vision tower",
       path);
 }
 

@@ -231,8 +231,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096},
                "neighbouring ranks, each with a part of every layer's heads and feed-forward; divides the ranks and "
                "the heads; -1: what context_parallelism=N and data_parallelism leave; unset: 1 with a named topology, "
-               "else the "
-               "planner's choice")
+               "else the planner's choice")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
       .value<std::optional<double>>(

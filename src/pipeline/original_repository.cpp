@@ -48,8 +48,7 @@ GenerateOptions with_original_files(const GenerateOptions& given) {
   if (missing.empty()) return options;
   fail(
       "{}: is the repository of a model's authors, which has these as PyTorch pickles, and those are never opened; "
-      "name "
-      "safetensors or GGUF files with {}",
+      "name safetensors or GGUF files with {}",
       root.string(), fmt::join(missing, " and "));
 }
 

@@ -140,8 +140,7 @@ std::vector<std::string> explanation_of(const PlanPart& part) {
     const double step = best->time.step.seconds, before = *part.step_seconds_as_computed;
     explanation.push_back(
         fmt::format("With kv_exchange_dtype a step of this takes {} instead of {} ({:+.1f} %), and the video changes "
-                    "by the rounding "
-                    "of keys and values.",
+                    "by the rounding of keys and values.",
                     seconds_text(step), seconds_text(before), kPercent * (step / before - 1)));
   }
   explanation.push_back(worth_of_links(best->time.step));

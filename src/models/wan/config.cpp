@@ -244,8 +244,7 @@ IndexRange block_range(std::string_view text, int64_t count) {
   if (!first || !last || *first < 0 || *last < *first || *last >= count)
     fail(
         "int8_layers: '{}' is neither inner, all, auto, nor a block or a range of blocks; this model has blocks 0 to "
-        "{}, "
-        "as in 0-{}",
+        "{}, as in 0-{}",
         text, count - 1, count - 1);
   return {*first, *last + 1};
 }
