@@ -18,6 +18,7 @@ namespace zoetrope::server {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
+constexpr std::string_view kBlanks = " \t";  // around a value; control characters are refused
 
 ApiError malformed(const std::string& what) {
   return {400, "malformed_request", fmt::format("this is no HTTP request: {}", what)};
@@ -60,7 +61,7 @@ void parse_field(std::string_view line, RequestHead& head) {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) throw malformed("a line is not NAME: VALUE");
   const std::string name = lower(line.substr(0, colon));
-  const std::string_view value = trimmed(line.substr(colon + 1));
+  const std::string_view value = trimmed(line.substr(colon + 1), kBlanks);
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7f; }))
     throw malformed("a field holds control characters");
   static const std::set<std::string> kOnce = {
@@ -96,16 +97,10 @@ std::string host_name(const std::string& host) {
 // The Content-Type of a form as the HTTP library reads it: in small letters, the boundary the only parameter.
 std::string plain_content_type(const std::string& field) {
   constexpr std::string_view kForm = "multipart/form-data", kBoundary = "boundary=";
-  std::string_view rest = field;
-  const auto next = [&] {
-    const size_t end = std::min(rest.find(';'), rest.size());
-    const std::string_view part = trimmed(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    return part;
-  };
-  if (lower(next()) != kForm) return field;
-  while (!rest.empty()) {
-    const std::string_view part = next();
+  const std::vector<std::string_view> parts = split(field, ';');
+  if (lower(trimmed(parts.front(), kBlanks)) != kForm) return field;
+  for (std::string_view part : parts) {
+    part = trimmed(part, kBlanks);
     if (lower(part.substr(0, kBoundary.size())) == kBoundary)
       return fmt::format("{}; {}{}", kForm, kBoundary, part.substr(kBoundary.size()));
   }

@@ -47,7 +47,9 @@ TEST(RequestHead, IsCheckedBeforeItIsUsed) {
                                                           {"Host: a\r\nb", 400},
                                                           {"Host: a\r\nb\x01: c", 400},
                                                           {"Host: a\r\nb: c\x7f", 400},
-                                                          {"Host: a\r\nb: c\nd: e", 400}})
+                                                          {"Host: a\r\nb: c\nd: e", 400},
+                                                          {"Host: a\r\nb: \nc", 400},
+                                                          {"Host: a\r\nb: c\r", 400}})
     EXPECT_EQ(status_of([&] { head(fields); }), status) << fields;
   for (const auto& [line, status] : std::initializer_list<std::pair<const char*, int>>{{"GET / HTTP/1.0", 200},
                                                                                        {"GET / HTTP/1.2", 400},

@@ -1,8 +1,11 @@
 #include "base/control_groups.h"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <sstream>
+
+#include "base/words.h"
 
 namespace zoetrope {
 namespace {
@@ -11,10 +14,8 @@ namespace fs = std::filesystem;
 
 // Whether a comma-separated list has a word.
 bool lists(const std::string& words, const std::string& word) {
-  std::istringstream stream(words);
-  for (std::string one; std::getline(stream, one, ',');)
-    if (one == word) return true;
-  return false;
+  const std::vector<std::string_view> parts = split(words, ',');
+  return std::find(parts.begin(), parts.end(), word) != parts.end();
 }
 
 // Where a hierarchy is mounted, and which of its groups is the top of the mount.

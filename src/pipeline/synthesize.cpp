@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "comm/launcher.h"
 #include "io/atomic_folder.h"
 #include "io/in_parts.h"
@@ -97,12 +97,11 @@ class Writer {
 std::set<std::string> chosen_components(const std::string& text) {
   const std::set<std::string> legal{"transformer", "text_encoder", "vae", "tokenizer", "image_encoder"};
   std::set<std::string> chosen;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
-    if (legal.count(word) == 0) {
+  for (const std::string_view word : split_terminated(text, ',')) {
+    if (legal.count(std::string(word)) == 0) {
       fail("components={}: '{}' is none of {}", text, word, fmt::join(legal, ", "));
     }
-    chosen.insert(word);
+    chosen.emplace(word);
   }
   return chosen;
 }
