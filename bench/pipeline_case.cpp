@@ -16,6 +16,7 @@
 #include "bench/strategies.h"
 #include "bench/words.h"
 #include "pipeline/dtype_word.h"
+#include "pipeline/phases.h"
 #include "pipeline/recipes.h"
 #include "tensor/relative_l2.h"
 
@@ -50,10 +51,10 @@ constexpr const char* kNote =
 struct Part {
   const char *key, *heading, *phase;
 };
-constexpr Part kParts[] = {{"text_encoder_seconds", "text encoder", "Inference/Conditioning/text encoder"},
-                           {"denoise_seconds", "denoise", "Inference/Denoise"},
-                           {"vae_seconds", "VAE decode", "Inference/VAE decode"},
-                           {"formatting_seconds", "formatting", "Inference/VAE decode/output, meanwhile"}};
+constexpr Part kParts[] = {{"text_encoder_seconds", "text encoder", pipeline::phases::kTextEncoder},
+                           {"denoise_seconds", "denoise", pipeline::phases::kDenoise},
+                           {"vae_seconds", "VAE decode", pipeline::phases::kDecode},
+                           {"formatting_seconds", "formatting", pipeline::phases::kDecodeMeanwhile}};
 
 double seconds_of(const Video& video, std::string_view phase) {
   for (const TimedPhase& timed : video.phases)

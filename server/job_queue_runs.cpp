@@ -11,6 +11,7 @@
 #include "base/print.h"
 #include "base/words.h"
 #include "pipeline/journal.h"
+#include "pipeline/phases.h"
 #include "pipeline/preview_file.h"
 #include "pipeline/run_identity.h"
 #include "server/job_queue.h"
@@ -246,7 +247,7 @@ void JobQueue::run(const JobPointer& job) {
     const Video video = run_model(job);
     denoise = video.denoise_seconds;
     for (const TimedPhase& phase : video.phases)
-      if (phase.phase == "Inference/VAE decode") decode = phase.seconds;
+      if (phase.phase == pipeline::phases::kDecode) decode = phase.seconds;
     const std::lock_guard lock(mutex_);
     job->record.seed = video.seed;
   } catch (const std::exception& error) {  // Error, or memory that ran out

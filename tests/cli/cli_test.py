@@ -49,11 +49,6 @@ def inspect_counts_a_whole_checkpoint(cwd):
 
 
 @test
-def inspect_takes_no_yaml_file(cwd):
-    refused(cwd, run([harness.PROGRAM, "inspect", "run.yml"], cwd), "run.yml", "`zoetrope plan` takes YAML files")
-
-
-@test
 def inspect_names_what_is_missing(cwd):
     model = copy_model(cwd)
     rewrite(model / "vae" / "diffusion_pytorch_model.safetensors", lambda t: t.pop("decoder.conv_in.bias"))

@@ -120,6 +120,11 @@ def the_planned_peak_follows_size_and_dtype(cwd):
 
 
 @test
+def inspect_takes_no_yaml_file(cwd):
+    refused(cwd, run([harness.PROGRAM, "inspect", "run.yml"], cwd), "run.yml", "`zoetrope plan` takes YAML files")
+
+
+@test
 def inspect_refuses_sizes_that_the_model_cannot_make(cwd):
     refused(cwd, run([PROGRAM, "inspect", PUBLISHED[0], "height=40"], cwd), "height=40", "32 and 48")
     refused(cwd, run([PROGRAM, "inspect", PUBLISHED[0], "num_frames=6"], cwd), "num_frames=6", "5 or 9")
