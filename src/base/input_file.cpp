@@ -67,7 +67,7 @@ InputFile::InputFile(const std::filesystem::path& path, Kind kind) : path_(path)
     fail("{}: {}", path.string(), why);
   }
   stamp_ = stamp_of(status);
-  if (kind == Kind::kInput) note_input(path, descriptor_);
+  if (kind == Kind::kInput) note_input(path, stamp_.device, stamp_.inode);
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }

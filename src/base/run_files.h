@@ -3,6 +3,7 @@
 // Others need this only for folders whose listing is an input, and for libraries that open files themselves.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
@@ -35,13 +36,13 @@ class RunFiles {
   std::unique_ptr<Notes> notes_;
 };
 
-// The file that is open as `descriptor`, else the one of this path; no effect if there is none.
-void note_input(const std::filesystem::path& path, int descriptor = -1);
+void note_input(const std::filesystem::path& path, uint64_t device, uint64_t inode);
+void note_input(const std::filesystem::path& path);  // no effect if it does not exist
 // A folder whose files are the input, whatever their names: nothing may be written into it.
 void note_input_folder(const std::filesystem::path& folder);
 
-// Error if `target` is a file that a run reads, by whatever path, or is in a folder that is an input. `named` is what
-// the user wrote, for the message.
+// Error if `target` is a file that a run reads (by device and inode) or is in a folder that is an input. `named` is
+// what the user wrote, for the message.
 void check_spares_inputs(const std::filesystem::path& target, const std::filesystem::path& named);
 
 }  // namespace zoetrope

@@ -86,7 +86,7 @@ void Ending::report() {
   stalled_ = sentence != std::string::npos;
   failed_rank_ = to_report_->rank;
   why_ = to_report_->why.substr(0, sentence);
-  const std::string host = runtime_.watch().other_host(failed_rank_);
+  const std::string host = runtime_.watch().host_of(failed_rank_);
   if (!stalled_ && !host.empty()) why_ += fmt::format(" (rank {} on {})", failed_rank_, host);
   if (stalled_) print_error_text(to_report_->why.substr(sentence + 1));
   print_error("zoetrope: {}\n", printable(why_));

@@ -92,9 +92,10 @@ std::optional<int> Watch::ended_process(bool now) {
   return std::nullopt;
 }
 
-std::string Watch::other_host(int rank) const {
+std::string Watch::host_of(int rank) const {
   const std::string host = homes_[static_cast<size_t>(rank)].host;
-  return host == homes_[static_cast<size_t>(rank_)].host ? "" : host;
+  const bool one = std::all_of(homes_.begin(), homes_.end(), [&](const Home& home) { return host == home.host; });
+  return one ? "" : host;
 }
 
 std::vector<RankState> Watch::states(const Activity& own, double timeout_seconds) const {

@@ -39,8 +39,8 @@ class Watch {
   // A rank whose process has ended, as far as this host can tell. Looks a few times a second at most, or now.
   std::optional<int> ended_process(bool now);
 
-  // The name of its host; empty where it has the name of this one.
-  std::string other_host(int rank) const;
+  // The name of its host; empty where all ranks are on hosts of one name.
+  std::string host_of(int rank) const;
 
   std::vector<RankState> states(const Activity& own, double timeout_seconds) const;
 
