@@ -1,10 +1,7 @@
 #include "base/run_files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
-#include <compare>
-#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,12 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file that is new may have the device and inode of one that is gone; where the file system knows it, not its birth.
-struct Identity {
-  uint64_t device_major, device_minor, inode;
-  int64_t born_seconds, born_nanoseconds;  // 0: not known
-  auto operator<=>(const Identity&) const = default;
-};
+using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
 
 struct LiveRuns {
   std::mutex mutex;
@@ -38,14 +30,11 @@ LiveRuns& live() {
   return all;
 }
 
-std::optional<Identity> identity_of(int descriptor, const char* path, int flags) {
-  struct statx status {};
-  if (::statx(descriptor, path, flags, STATX_INO | STATX_BTIME, &status) != 0) return std::nullopt;
-  const bool born = (status.stx_mask & STATX_BTIME) != 0;
-  return Identity{status.stx_dev_major, status.stx_dev_minor, status.stx_ino, born ? status.stx_btime.tv_sec : 0,
-                  born ? int64_t{status.stx_btime.tv_nsec} : 0};
+std::optional<Identity> identity_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return Identity(status.st_dev, status.st_ino);
 }
-std::optional<Identity> identity_of(const fs::path& path) { return identity_of(AT_FDCWD, path.c_str(), 0); }
 
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;
@@ -73,15 +62,17 @@ struct RunFiles::Notes {
 
   // Under the lock.
   static void add_file(const Identity& identity, const std::string& path) {
-    if (!live().runs.empty()) live().runs.back()->notes_->files.emplace(identity, path);
+    if (!live().runs.empty()) live().runs.back()->notes_->files.insert_or_assign(identity, path);
   }
   static void add_folder(const Identity& identity, const std::string& path) {
-    if (!live().runs.empty()) live().runs.back()->notes_->folders.emplace(identity, path);
+    if (!live().runs.empty()) live().runs.back()->notes_->folders.insert_or_assign(identity, path);
   }
+  // An input that is gone is not spared: a file system gives its inode to the next file.
   static const std::string* find(const Identity& identity, std::map<Identity, std::string> Notes::*kind) {
     for (const RunFiles* run : live().runs) {
       const auto& known = (*run->notes_).*kind;
-      if (const auto at = known.find(identity); at != known.end()) return &at->second;
+      const auto at = known.find(identity);
+      if (at != known.end() && identity_of(at->second) == identity) return &at->second;
     }
     return nullptr;
   }
@@ -97,11 +88,13 @@ RunFiles::~RunFiles() {
   std::erase(live().runs, this);
 }
 
-void note_input(const fs::path& path, int descriptor) {
-  const std::optional<Identity> identity =
-      descriptor < 0 ? identity_of(path) : identity_of(descriptor, "", AT_EMPTY_PATH);
+void note_input(const fs::path& path, uint64_t device, uint64_t inode) {
   const std::lock_guard lock(live().mutex);
-  if (identity) RunFiles::Notes::add_file(*identity, path.string());
+  RunFiles::Notes::add_file(Identity(device, inode), path.string());
+}
+
+void note_input(const fs::path& path) {
+  if (const std::optional<Identity> identity = identity_of(path)) note_input(path, identity->first, identity->second);
 }
 
 void note_input_folder(const fs::path& folder) {
