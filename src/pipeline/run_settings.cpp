@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/utf8.h"
+#include "models/sampling/published_caches.h"
 #include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
@@ -83,7 +84,10 @@ void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set)
   for_each_input(options, beside);
   for (const auto& [key, numbers] : std::initializer_list<std::pair<const char*, std::string*>>{
            {"cache_ratios", &options.cache_ratios}, {"cache_coefficients", &options.cache_coefficients}}) {
+    const bool published =
+        sampling::published_ratios(*numbers) != nullptr || sampling::published_coefficients(*numbers) != nullptr;
     fs::path named = *numbers;
+    if (published || !fs::is_regular_file(file.parent_path() / named)) continue;
     beside(key, named);
     *numbers = named.string();
   }

@@ -38,6 +38,22 @@ def clip(cwd, name, *words):
 
 
 @test
+def numbers_of_a_cache_are_looked_for_beside_a_yaml_file(cwd):
+    """And a name that something was published for stays one, whatever else has it."""
+    runs = pathlib.Path(cwd) / "runs"
+    (runs / "wan2.1_t2v_14b").mkdir(parents=True)
+    (runs / "ratios.txt").write_text("1, 1, 0.5, 0.25")
+    said = {}
+    for value in ("wan2.1_t2v_14b", "ratios.txt", "1,1,0.5,0.25"):
+        (runs / "run.yml").write_text(f"cache: mag\ncache_ratios: '{value}'\ncache_threshold: 0.2\nnum_inference_steps: 20\n")
+        keys = [word for word in SMALL if not word.startswith("num_inference_steps")]
+        result = run([harness.PROGRAM, "generate", "runs/run.yml", f"model={harness.MODEL}", *keys, "output=a.gif"], cwd)
+        assert result.returncode == 0, result.stderr
+        said[value] = next(line for line in result.stdout.splitlines() if "MagCache reused" in line).split(",")[0]
+    assert said["ratios.txt"] == said["1,1,0.5,0.25"] != said["wan2.1_t2v_14b"], said
+
+
+@test
 def a_prompt_comes_from_a_file(cwd):
     folder = pathlib.Path(cwd)
     (folder / "prompt.txt").write_text("a red cat,\nrunning\r\n\n", encoding="utf-8")
