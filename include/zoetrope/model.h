@@ -158,8 +158,8 @@ struct Request {
   int64_t seed = 0;                   // −1: one is drawn, see Video::seed
   std::string latents;                // safetensors file with the initial noise, instead of a seed
   bool decode = true;                 // false: the run ends with Video::latents, without frames; has no key
-  int64_t sink_value_bytes = 0;       // that the sink keeps in memory of each value of a frame, which the run then
-                                      // plans for: 4 where it keeps floats; has no key
+  int64_t sink_value_bytes = 0;       // bytes per value of a frame that your sink keeps in memory (4 for floats), so
+                                      // that the run plans for them; has no key
   int64_t max_sequence_length = 512;  // tokens of the prompt, 1 … 512
   bool mask_padding_tokens = false;   // cross-attention sees the prompt's own tokens only
   bool vae_tiling = false;            // overlapping tiles that are blended, as the reference cuts them

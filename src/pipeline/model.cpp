@@ -84,8 +84,11 @@ struct Model::Impl {
   // The part of one rank.
   std::vector<Video> generate(comm::Communicator& world, bool keeps_timeout, const std::vector<Request>& requests,
                               const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
-    // Rank 0 alone knows whether there is a sink, so all plan for frames in memory.
-    const std::vector<pipeline::GenerateOptions> videos = options_of(requests, true);
+    // Rank 0 alone knows whether there is a sink, so its process plans for frames in memory.
+    const bool has_frames = world.rank() == 0 || world.ranks_in_this_process() > 1;
+    std::vector<pipeline::GenerateOptions> videos = options_of(requests, has_frames);
+    if (!has_frames)
+      for (pipeline::GenerateOptions& video : videos) video.sink_value_bytes = 0;
     std::string settings;
     for (pipeline::GenerateOptions copy : videos) settings += pipeline::describe_options(copy).values();
     pipeline::require_agreement(world, settings);
