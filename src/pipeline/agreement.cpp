@@ -68,7 +68,7 @@ void fail_together(comm::Communicator& world, const char* operation, const std::
   try {
     body();
   } catch (const std::bad_alloc&) {
-    throw;
+    refusal = "out of memory";
   } catch (const std::exception& error) {  // of the library for JSON, too
     refusal = error.what();
   }

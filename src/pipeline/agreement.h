@@ -22,7 +22,7 @@ void require_agreement(comm::Communicator& world, const std::string& values);
 // none goes on and waits for the others. `operation` (a string literal) names the waits.
 void fail_together(comm::Communicator& world, const std::string& refusal, const char* operation);
 
-// As above, where the refusals are what `body` throws. std::bad_alloc passes as it is.
+// As above, where the refusals are what `body` throws.
 void fail_together(comm::Communicator& world, const char* operation, const std::function<void()>& body);
 
 // Whether `mine` is true on all. Collective.
