@@ -73,6 +73,9 @@ Machine machine_of(const PlanOptions& options, int ranks) {
     }
     job = pipeline::job_on(hardware, ranks, options.run.threads);
   }
+  if (options.ranks_per_process.value_or(1) > 1 && *options.ranks_per_process < ranks)
+    fail("ranks_per_process={}: on CPUs a process has one rank or all of them; give 1 or {}",
+         *options.ranks_per_process, ranks);
   if (options.ranks_per_process == 1 && ranks > 1) {
     job.processes = true;
     if (options.run.threads) job.threads = static_cast<int>(*options.run.threads);
@@ -172,8 +175,8 @@ PlanPart part_of(const pipeline::WeightsToFit& fitted, const Machine& machine, c
     if (fitted.weight_memory) part.settings.push_back(fmt::format("weight_memory={}", *fitted.weight_memory));
     const bool processes = best->ranks_here == 1 && best->ranks() > 1;
     if (processes && !machine.accelerators) part.command = fmt::format("mpirun -n {} {}", best->ranks(), part.command);
-    // Alone each run would take all cores.
-    if (part.runs > 1 && !machine.accelerators)
+    // A run alone would take all cores.
+    if ((part.runs > 1 || run.threads) && !machine.accelerators)
       part.settings.push_back(fmt::format("threads={}", machine.rank_threads * best->ranks_here));
   }
   part.explanation = explanation_of(part);

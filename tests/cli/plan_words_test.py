@@ -206,11 +206,13 @@ def runs_are_started_as_they_were_planned(cwd):
     words = ["wan2.1_t2v_1.3b", "num_frames=17", "hardware=host.yml", "ranks=4", "memory_limit=200"]
     for keys, typed in (([], "zoetrope generate  ranks=4 "),
                         (["ranks_per_process=1"], "mpirun -n 4 zoetrope generate  ranks=4 "),
+                        (["ranks_per_process=1", "threads=3"], "mpirun -n 4 zoetrope generate  ranks=4 "),
                         (["ranks_per_process=1", "threads=3", "objective=throughput"], "zoetrope generate  ranks=1 ")):
         said = plan(cwd, *words, *keys).stdout
         line = said.partition("To type")[2].splitlines()[1]
         assert line.startswith("  " + typed), said
-        assert line.endswith(" threads=3") == ("objective=throughput" in keys), said
+        assert line.endswith(" threads=3") == ("threads=3" in keys), said
+    refused(cwd, plan(cwd, *words, "ranks_per_process=2"), "one rank or all of them; give 1 or 4", left=["host.yml"])
 
 
 @test
