@@ -108,8 +108,8 @@ class ZOETROPE_API Communicator {
   // Pieces of unequal size: rank r's goes to receive[r]. `mine` is this rank's, copied to receive[rank()]; its peer is
   // not read.
   void all_gather_v(const Segment& mine, std::span<const Segment> receive, const char* operation = "all_gather");
-  // As all_gather_v(), of pieces that have their place already: part r is rank r's, and this rank's own is filled. The
-  // sizes are the same on every rank; empty parts are not sent.
+  // As all_gather_v(), of pieces that have their place already: part r is rank r's, and this rank's own is filled.
+  // Every rank gives the same size for part r; sizes of parts may differ, and empty ones are not sent.
   void all_gather_in_place(std::span<const Segment> parts, const char* operation = "all_gather");
   void broadcast(int root, void* data, size_t bytes, const char* operation = "broadcast");
   double all_reduce_max(double value);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "parallel/layout.h"
 
 namespace zoetrope::attention {
@@ -28,11 +29,8 @@ std::string shards_text(const std::optional<int64_t>& shards) { return shards ? 
 constexpr const char *kEven = "even", *kAutomatic = "auto";
 
 int parse_weight(std::string_view text) {
-  constexpr const char* kSpaces = " \t";
-  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);
   try {
-    return static_cast<int>(parse_integer(text, {1, parallel::kMostShardWeight}));
+    return static_cast<int>(parse_integer(trimmed(text, " \t"), {1, parallel::kMostShardWeight}));
   } catch (const Error& error) {
     fail("{}; legal are even, auto, or one whole number for each context rank, as 2,1", error.what());
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace zoetrope::comm {
 namespace {
 
@@ -48,6 +50,7 @@ void Communicator::all_gather_v(const Segment& mine, std::span<const Segment> re
 }
 
 void Communicator::all_gather_in_place(std::span<const Segment> parts, const char* operation) {
+  ZT_CHECK(std::ssize(parts) == size(), "{} parts for {} ranks", parts.size(), size());
   const Segment mine = parts[static_cast<size_t>(rank())];
   std::vector<Segment> sends, receives;
   for (int peer = 0; peer < size(); ++peer) {

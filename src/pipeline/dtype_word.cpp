@@ -1,5 +1,9 @@
 #include "pipeline/dtype_word.h"
 
+#include <fmt/ranges.h>
+
+#include <vector>
+
 #include "base/error.h"
 #include "base/options.h"
 
@@ -14,7 +18,9 @@ const char* dtype_word(DType dtype) {
 DType dtype_of(std::string_view word) {
   for (const auto& [known, dtype] : kDTypeWords)
     if (dtype_spelling(word) == known) return dtype;
-  fail("'{}' is none of bf16, float32, int8", word);
+  std::vector<const char*> words;
+  for (const auto& [known, dtype] : kDTypeWords) words.push_back(known);
+  fail("'{}' is none of {}", word, fmt::join(words, ", "));
 }
 
 }  // namespace zoetrope::pipeline

@@ -175,7 +175,10 @@ OptionSet describe_options(GenerateOptions& o) {
                "most tokens of a prompt; the rest is cut off, with a note")
       .flag("mask_padding_tokens", o.mask_padding_tokens,
             "cross-attention ignores the prompt's padding, unlike the reference")
-      .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
+      .text("latents", o.latents,
+            "safetensors file with the initial noise (latents.init, or its only tensor; latents.init.1 and so on of "
+            "Animate's "
+            "later segments)")
       .text("output", o.output, "NAME.mp4, .mov, .webm, .webp, .gif, .png (numbered) or a folder for numbered PNGs")
       .text("grid", o.grid, "one more file, named like output, with all videos side by side")
       .choice("codec", o.codec, {"auto", "h264", "h265", "vp9"},
@@ -222,9 +225,8 @@ OptionSet describe_options(GenerateOptions& o) {
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks that share a sequence; -1: those left over")
       .integer("data_parallelism", o.data_parallelism, {-1, 4096},
-               "2 runs the two guidance branches on two halves of the ranks; unset: 1 with a named topology but flash, "
-               "else the "
-               "planner's choice")
+               "2 runs the two guidance branches on two halves of the ranks; unset: 1 with a named topology "
+               "other than flash, else the planner's choice")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096},
                "ranks, each a process, that share the transformer's weights, a part on each; divides the ranks; -1: "
                "all of them; unset: 1, or the planner's choice where weights do not fit")

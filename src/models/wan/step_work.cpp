@@ -79,9 +79,9 @@ planner::Work::LayerWeights::Part part_of_layer(const TransformerConfig& config,
                                 : static_cast<double>(size_of(configs.stored.transformer));
   const double elements = static_cast<double>(forward.elements) / static_cast<double>(layers);
   part.read = planner::Bytes(std::llround(elements * of_element));
-  // Decoding a block of theirs takes no less than converting as many values of bf16, whose pace was measured.
-  constexpr double kLeast = 2;
-  part.packed = planner::Bytes(std::llround(elements * std::max(kLeast, of_element)));
+  // A quantised value takes no less to decode than one of bf16 to convert, whose pace was measured.
+  constexpr double kBytesOfBf16 = 2;
+  part.packed = planner::Bytes(std::llround(elements * std::max(kBytesOfBf16, of_element)));
   return part;
 }
 
