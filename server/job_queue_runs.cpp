@@ -26,8 +26,7 @@ using SteadyClock = std::chrono::steady_clock;
 // The bytes of an animated picture; `file` is gone afterwards.
 std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
   pipeline::write_preview(frames, file);
-  // As a cache: it is no input of the run, whose journal may get its inode once it is gone.
-  std::string bytes = read_file(file, kMaxTextBytes, InputFile::Kind::kCache);
+  std::string bytes = read_file(file, kMaxTextBytes);
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
   return bytes;
