@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/counters.h"
 #include "attention/plan.h"
 #include "base/error.h"
 #include "parallel/shards.h"
@@ -85,10 +86,9 @@ void AttentionRank::repeat(int64_t runs, const char* span, AttentionMeasurement&
     return static_cast<int64_t>(std::llround(world_.all_reduce_sum(static_cast<double>(count) / each)));
   };
   result.seconds.push_back(world_.all_reduce_max(own) / each);
-  const attention::Counters::Traffic &ulysses = counters.ulysses, &ring = counters.ring, &gather = counters.gather;
-  const double waited = ulysses.wait_seconds + ring.wait_seconds + gather.wait_seconds;
-  result.wait_seconds.push_back(world_.all_reduce_max(waited) / each);
-  result.bytes_sent = sum(ulysses.bytes_sent + ring.bytes_sent + gather.bytes_sent);
+  const attention::Counters::Traffic traffic = attention::traffic(counters);
+  result.wait_seconds.push_back(world_.all_reduce_max(traffic.wait_seconds) / each);
+  result.bytes_sent = sum(traffic.bytes_sent);
   result.bytes_copied = sum(counters.bytes_copied);
   result.tiles_fixed = sum(counters.tiles_fixed);
   result.tiles_online = sum(counters.tiles_online);

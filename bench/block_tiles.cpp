@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bench/forward_inputs.h"
 #include "bench/published.h"
+#include "pipeline/agreement.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {
@@ -50,7 +51,7 @@ class BlockRank {
         transformer_(block.weights, stream_),
         velocity_(block.settings.dtype, {1, attention_.tokens().size(), block.weights->config.patch_output_dim()}) {
     const kernels::FlashProblem* problem = kernel_problem(attention_);
-    if (world.all_reduce_max(problem == nullptr ? 1 : 0) > 0)
+    if (!pipeline::on_every_rank(world, problem != nullptr))
       fail("{} tokens and {} heads are too few for {} ranks: some would compute no attention", block.tokens,
            block.weights->config.num_attention_heads, world.size());
     problem_ = *problem;

@@ -435,8 +435,8 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
     job.ranks_per_host = layout.ranks_per_host;
     job.cores = pipeline::cores_of_hosts(*world);
     // The least of all, so that every rank agrees.
-    job.rank_cores = -static_cast<int>(world->all_reduce_max(-job.rank_cores));
-    job.threads = -static_cast<int>(world->all_reduce_max(-comm::process_threads(settings.threads)));
+    job.rank_cores = static_cast<int>(world->all_reduce_min(job.rank_cores));
+    job.threads = static_cast<int>(world->all_reduce_min(comm::process_threads(settings.threads)));
   } else {
     job.ranks_per_host = static_cast<int>(settings.ranks.value_or(std::min(job.cores, kMostDefaultRanks)));
     job.threads = static_cast<int>(settings.threads.value_or(std::max(1, job.cores / job.ranks_per_host)));

@@ -37,7 +37,7 @@ class CalibrationRank {
   int threads() { return stream_.team().size(); }
   double seconds() const { return seconds_; }  // of a window
   bool leads() const { return world_.rank() == 0; }
-  double least(double value) { return -world_.all_reduce_max(-value); }
+  double least(double value) { return world_.all_reduce_min(value); }
   double mean(double value) { return world_.all_reduce_sum(value) / world_.size(); }
 
   // The amount of work per second of the slowest rank while all work for a window; work() returns the amount it did.

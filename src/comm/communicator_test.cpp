@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "zoetrope/error.h"
 #include "zoetrope/mpi.h"
 
+#include "base/test_folder.h"
 #include "comm/payload.h"
 #include "comm/rank_test.h"
 
@@ -275,15 +275,6 @@ ZT_RANK_TEST(Exchange, LargePiecesAtOddPlaces) {
     EXPECT_TRUE(is_payload({begin, in[i].end()}, {from, me, static_cast<int>(i)}));
     EXPECT_EQ(std::count(in[i].begin(), begin, 'x'), static_cast<int64_t>(2 * i + 1));
   }
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // What is on its way when all ranks stop holds nobody up: not the senders of messages that nobody receives, which would

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/words.h"
+
 namespace zoetrope::kernels {
 namespace {
 
@@ -53,10 +55,8 @@ std::string cpu_model() {
   __get_cpuid(1, &signature, &b, &c, &d);
   const unsigned family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
   const unsigned model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
-  std::string name = brand.data();
-  name.erase(0, name.find_first_not_of(' '));
-  name.erase(name.find_last_not_of(' ') + 1);
-  return fmt::format("{} (family {}, model {}, stepping {})", name, family, model, signature & 0xf);
+  return fmt::format("{} (family {}, model {}, stepping {})", trimmed(brand.data(), " "), family, model,
+                     signature & 0xf);
 }
 
 }  // namespace zoetrope::kernels

@@ -104,9 +104,8 @@ std::string parts_text(const planner::StepPrediction& step) {
 void add_disk(const RunQuestion& q, Question& question, const MemoryQuestion& memory, std::vector<std::string>& notes) {
   if (!memory.options.hardware.empty() || question.hardware.disk_read > 0 || question.work.weights.in_memory) return;
   const int processes = q.job.processes ? q.job.ranks_per_host : 1;
-  const std::vector<planner::MemoryLimit> limits =
-      planner::memory_limits(query_here(processes, q.job.threads * q.job.ranks_here()));
-  const planner::Bytes free = limits.empty() ? planner::Bytes() : limits.front().available;
+  const planner::AvailableQuery query = query_here(processes, q.job.threads * q.job.ranks_here());
+  const planner::Bytes free = planner::tightest(planner::memory_limits(query)).value_or(planner::Bytes());
   const planner::Bytes room = (free - memory_plan(memory).peak().total()) * processes;
   const StreamedDisk disk = streamed_disk(streamed_files(q.model, memory.options.weight_cache), room);
   question.work.weights.in_memory = disk.in_memory;

@@ -291,13 +291,12 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
 
 // To each process of the job, the least of them; none where it is not known.
 std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
-  const std::vector<planner::MemoryLimit> limits =
-      limits_here(memory_question({}), world == nullptr ? 1 : processes_on_this_host(*world));
-  const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
-  if (world == nullptr) return limits.empty() ? std::nullopt : std::optional(mine);
-  const double least = world->all_reduce_min(mine.gigabytes());
+  const int processes = world == nullptr ? 1 : processes_on_this_host(*world);
+  const std::optional<planner::Bytes> mine = planner::tightest(limits_here(memory_question({}), processes));
+  if (world == nullptr) return mine;
+  const double least = world->all_reduce_min(mine.value_or(planner::Bytes::most()).gigabytes());
   if (least >= planner::Bytes::most().gigabytes()) return std::nullopt;
-  return planner::Bytes(static_cast<int64_t>(least * 1e9));
+  return planner::Bytes::of_gigabytes(least);
 }
 
 AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available,
@@ -529,7 +528,7 @@ std::string Run::describe(int ranks) const {
 
 Forecast Run::forecast(int ranks, int processes_here) const {
   const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), processes_here);
-  const auto free = limits.empty() ? std::nullopt : std::optional(limits.front().available);
+  const std::optional<planner::Bytes> free = planner::tightest(limits);
   const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
   MemoryQuestion question = memory_question(planned.layout, planned.softmax);
   question.sharers = processes_here;
