@@ -142,12 +142,12 @@ void RankJobs::follow(const std::function<Part(const std::string& order)>& part)
 
 // Returns the first failure of any rank. Throws where the ranks could not tell each other how it went.
 std::string RankJobs::perform(const Part& part) {
-  std::unique_ptr<comm::Communicator> ranks = world_.split(0, world_.rank());  // the job sets its timeout
-  Job job(*ranks);
+  if (ranks_ == nullptr) ranks_ = world_.split(0, world_.rank());
+  Job job(*ranks_);
   std::thread watching([&] { watch(job); });
   std::string failure;
   try {
-    part(*ranks, [&] { return job.stopped.load(); });
+    part(*ranks_, [&] { return job.stopped.load(); });
   } catch (const std::exception& error) {  // Error, or memory that ran out
     failure = error.what();
     if (failure.empty()) failure = "the job failed";
@@ -161,7 +161,7 @@ std::string RankJobs::perform(const Part& part) {
   // Names the rank that is missing; the part may have waited for one that waited for that.
   if (job.broken) std::rethrow_exception(job.broken);
   if (job.first_failed < 0) return "";
-  ranks.reset();
+  ranks_.reset();
   on_failure();
   return broadcast_text(*states_, job.first_failed, failure, kStates);
 }

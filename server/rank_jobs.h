@@ -2,8 +2,9 @@
 // and a job that fails, or that rank 0 gives up, ends on all of them without ending the server. Knows no videos.
 //
 // While a job runs, a thread of each rank tells the others ten times a second whether this rank still works on it, has
-// ended it or has failed. When one has failed, all stop the job's communicator, so that ranks that wait for the failed
-// one get an error. The next job begins when all have ended this one.
+// ended it or has failed. When one has failed, all stop the jobs' communicator and those split from it, also by earlier
+// jobs, so that ranks that wait for the failed one get an error. The next job begins when all have ended this one, on
+// another communicator.
 #pragma once
 
 #include <atomic>
@@ -63,6 +64,8 @@ class RankJobs {
   std::mutex sending_;  // of rank 0, held while it waits for the others
   const std::unique_ptr<comm::Communicator> orders_;
   const std::unique_ptr<comm::Communicator> states_;  // for the threads that watch
+  // Of the jobs, until one fails: what a job keeps for the next ones splits off from it, and stops with them.
+  std::unique_ptr<comm::Communicator> ranks_;
 
   mutable std::mutex mutex_;  // never held in a wait for other ranks
   std::condition_variable changed_;

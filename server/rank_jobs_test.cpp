@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,9 @@ namespace {
 using Stopped = std::function<bool()>;
 
 constexpr size_t kBytes = size_t{1} << 20;
+
+// What a job leaves to later ones, as weights that ranks gather are.
+thread_local std::unique_ptr<comm::Communicator> g_kept;
 
 // What every rank does with an order.
 void work(const std::string& order, comm::Communicator& ranks, const Stopped& stopped) {
@@ -40,6 +44,19 @@ void work(const std::string& order, comm::Communicator& ranks, const Stopped& st
     throw Error("was stopped");
   }
   if (order == "all compute until they are stopped") throw Error("enough");
+  if (order == "keep a communicator") g_kept = ranks.split(0, me);
+  if (order == "rank 0 gives up what is kept" && me == 0) {
+    g_kept.reset();
+    throw Error("interrupted");
+  }
+  if (order == "rank 0 gives up what is kept") {
+    try {
+      g_kept->all_reduce_sum(1);
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "'all_reduce_sum' was stopped");  // not: was waited for until the deadline
+      throw;
+    }
+  }
   // Waits for whoever has failed.
   if (child->all_reduce_sum(1) != n) throw Error("ranks are missing");
 }
@@ -72,12 +89,15 @@ ZT_RANK_TEST(RankJobs, AFailureEndsOneJobAndNotTheNext) {
     EXPECT_EQ(failure("well"), "");
     EXPECT_EQ(failure("rank 0 gives up"), "interrupted");
     EXPECT_EQ(failure("all compute until they are stopped"), "enough");
+    EXPECT_EQ(failure("keep a communicator"), "");
+    EXPECT_EQ(failure("rank 0 gives up what is kept"), "interrupted");
     EXPECT_EQ(failure("well"), "");
     EXPECT_EQ(failure("well"), "");
     EXPECT_EQ(jobs.lost(), "");
   }
-  EXPECT_EQ(parts, 7);
-  EXPECT_EQ(failures, 3);
+  g_kept.reset();
+  EXPECT_EQ(parts, 9);
+  EXPECT_EQ(failures, 4);
 }
 
 }  // namespace
