@@ -15,4 +15,18 @@ constexpr float kExp2Degree3Nearest[4] = {9.999280572e-01f, 6.932610273e-01f, 2.
 constexpr float kExp2Degree5Nearest[6] = {1.000000119e+00f, 6.931469440e-01f, 2.402212024e-01f,
                                           5.550713092e-02f, 9.675540961e-03f, 1.327647245e-03f};
 
+// 2^f on [0, 1) as a line in each sixteenth: value[k] + slope[k] · (f − k/16), k = ⌊16 f⌋; 1.2e-4 at most. Of a line
+// that is off by e at both ends and by −e between them, times 2^(k/16).
+struct Exp2Lines {
+  alignas(64) float value[16];
+  alignas(64) float slope[16];
+};
+constexpr Exp2Lines kExp2Lines = {
+    {9.998826981e-01f, 1.044151306e+00f, 1.090379834e+00f, 1.138655066e+00f, 1.189067602e+00f, 1.241712093e+00f,
+     1.296687484e+00f, 1.354096651e+00f, 1.414047718e+00f, 1.476652980e+00f, 1.542029977e+00f, 1.610301375e+00f,
+     1.681595564e+00f, 1.756046176e+00f, 1.833792925e+00f, 1.914981961e+00f},
+    {7.082974315e-01f, 7.396564484e-01f, 7.724038363e-01f, 8.066010475e-01f, 8.423123360e-01f, 8.796046972e-01f,
+     9.185481071e-01f, 9.592157006e-01f, 1.001683831e+00f, 1.046032190e+00f, 1.092343926e+00f, 1.140706182e+00f,
+     1.191209555e+00f, 1.243948936e+00f, 1.299023271e+00f, 1.356535912e+00f}};
+
 }  // namespace zoetrope::kernels

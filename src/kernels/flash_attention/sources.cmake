@@ -19,6 +19,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
 list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/testing.cpp
   flash_attention/entry_point_test.cpp
+  flash_attention/exp2_coefficients_test.cpp
   flash_attention/fixed_max_test.cpp
   flash_attention/folding_test.cpp
   flash_attention/int8_attention_test.cpp
