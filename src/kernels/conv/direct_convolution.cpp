@@ -33,7 +33,6 @@ constexpr int64_t kCachedWeightBytes = 600 << 10;
 constexpr int64_t kEvenLines = 128, kAmxElement = 2;  // bytes
 constexpr size_t kAlignment = 64;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
-constexpr int64_t kPrefetchPixels = 16;
 // Pixels that are finished together between AMX steps, and the fractions in which due pixels are counted.
 constexpr int64_t kFinishPixels = 4, kParts = 1 << 16;
 
@@ -307,22 +306,10 @@ class DirectConvolution::OverlappedWork {
   }
   void finish_some(int64_t count) {
     const IndexRange pixels{done_, std::min(done_ + count, before_->pixels())};
-    for (int64_t at = pixels.begin; at < pixels.end; ++at) prefetch_outputs(at + kPrefetchPixels);
     convolution_.finish_pixels(plan_, *before_, acc_, pixels);
     due_ -= count * kParts;
     done_ = pixels.end;
     if (done_ == before_->pixels()) before_ = nullptr;
-  }
-  // What finishing a pixel reads and writes.
-  void prefetch_outputs(int64_t pixel) const {
-    if (pixel >= before_->pixels()) return;
-    const int64_t width = before_->columns.size(), bytes = convolution_.problem_.out_channels * kElement;
-    const int64_t row = before_->rows.begin + pixel / width, column = before_->columns.begin + pixel % width;
-    for (const TensorView* t : {&plan_.out.raw, &plan_.out.normed, &plan_.out.add}) {
-      if (!*t || (t == &plan_.out.add && t->raw() == plan_.out.raw.raw())) continue;
-      const std::byte* at = t->data<std::byte>() + (row * t->stride(0) + column * t->stride(1)) * kElement;
-      for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 0, 2);
-    }
   }
   void next_row() {
     const FrameConvProblem& p = convolution_.problem_;
