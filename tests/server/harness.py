@@ -91,7 +91,7 @@ class Server:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
         if self.process.poll() is None:
             if self.command[0] == "mpirun":  # which ends its processes only where it can
                 self.process.terminate()
@@ -104,6 +104,8 @@ class Server:
         self.process.stdout.close()
         self.errors.close()
         log = self.log()
+        if failure is not None:
+            print(f"the server's log:\n{log}", file=sys.stderr)
         for words in ("Sanitizer: ", "runtime error: "):
             assert words not in log, f"a sanitizer's report:\n{log}"
 
