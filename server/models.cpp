@@ -42,7 +42,7 @@ Models::Models(std::vector<ServedModel> models, RankJobs* ranks, int processes_h
       fail("ranks={}: mpirun started {} ranks; leave it out", *model.options.ranks, ranks->size());
     to_plan_.push_back(std::make_unique<OpenModel>(model.options));
   }
-  // What is sharded was gathered over the communicator of the job that failed.
+  // Sharded weights gather over a communicator that split off from the jobs', which has been stopped.
   if (ranks != nullptr)
     ranks->on_failure = [this] {
       for (const Open& open : open_) open.model->experts.release_shards();

@@ -143,6 +143,7 @@ void RankJobs::follow(const std::function<Part(const std::string& order)>& part)
 // Returns the first failure of any rank. Throws where the ranks could not tell each other how it went.
 std::string RankJobs::perform(const Part& part) {
   if (ranks_ == nullptr) ranks_ = world_.split(0, world_.rank());
+  ranks_->set_timeout(timeout_seconds_);  // the job before may have set its own
   Job job(*ranks_);
   std::thread watching([&] { watch(job); });
   std::string failure;

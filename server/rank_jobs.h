@@ -64,7 +64,7 @@ class RankJobs {
   std::mutex sending_;  // of rank 0, held while it waits for the others
   const std::unique_ptr<comm::Communicator> orders_;
   const std::unique_ptr<comm::Communicator> states_;  // for the threads that watch
-  // Of the jobs, until one fails: what a job keeps for the next ones splits off from it, and stops with them.
+  // All jobs use this one until one fails; what a job keeps for later ones splits off from it, and stops with it.
   std::unique_ptr<comm::Communicator> ranks_;
 
   mutable std::mutex mutex_;  // never held in a wait for other ranks

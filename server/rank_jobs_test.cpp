@@ -21,7 +21,7 @@ using Stopped = std::function<bool()>;
 
 constexpr size_t kBytes = size_t{1} << 20;
 
-// What a job leaves to later ones, as weights that ranks gather are.
+// Kept by a job for later ones, like the communicator of sharded weights.
 thread_local std::unique_ptr<comm::Communicator> g_kept;
 
 // What every rank does with an order.
@@ -53,7 +53,7 @@ void work(const std::string& order, comm::Communicator& ranks, const Stopped& st
     try {
       g_kept->all_reduce_sum(1);
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "'all_reduce_sum' was stopped");  // not: was waited for until the deadline
+      EXPECT_STREQ(error.what(), "'all_reduce_sum' was stopped");  // and did not wait until its deadline
       throw;
     }
   }

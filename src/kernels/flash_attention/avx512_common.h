@@ -54,8 +54,8 @@ struct Avx512Vectors {
   }
 
   // 2^(x − ⌊x⌋) by kExp2Lines: one multiplication, where a polynomial as exact has three, and four instructions that
-  // only AMD's cores run beside multiplications. 1 for ±∞, like vreduceps. The sixteenth is what the addition rounds x
-  // to.
+  // only AMD's cores run beside multiplications. The sum's last bits are the sixteenth; from |x| = 2^18 on they are
+  // any, and scalef ends in 0 or ∞ with them. vreduceps leaves 0 of ±∞.
   static ZT_FLASH_INLINE Vec exp2_of_fraction(Vec x) {
     constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC, kSixteenths = 4 << 4;
     const Vec rest = _mm512_reduce_ps(x, kSixteenths | kDown);

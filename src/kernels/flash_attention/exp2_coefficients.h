@@ -1,5 +1,5 @@
-// Polynomials for 2^f, minimax in relative error (Remez exchange), coefficients rounded to float32, lowest power first.
-// Errors include float32 Horner evaluation with fused multiply-adds.
+// Polynomials and lines for 2^f, minimax in relative error (Remez exchange), coefficients rounded to float32, lowest
+// power first. Errors include float32 Horner evaluation with fused multiply-adds.
 #pragma once
 
 namespace zoetrope::kernels {
@@ -11,12 +11,12 @@ constexpr float kExp2Degree5[6] = {9.999999404e-01f, 6.931530833e-01f, 2.4015361
 constexpr float kExp2Degree3[4] = {9.999251962e-01f, 6.958335638e-01f, 2.260671556e-01f, 7.802452147e-02f};
 // The same on [−1/2, 1/2]: moved by 1/2, and divided by √2.
 constexpr float kExp2Degree3Nearest[4] = {9.999280572e-01f, 6.932610273e-01f, 2.426111251e-01f, 5.517166853e-02f};
-// On [−1/2, 1/2], degree 5: 2.1e-7 at most; where the integer is rounded to nearest.
+// On [−1/2, 1/2], degree 5: 2.2e-7 at most; where the integer is rounded to nearest.
 constexpr float kExp2Degree5Nearest[6] = {1.000000119e+00f, 6.931469440e-01f, 2.402212024e-01f,
                                           5.550713092e-02f, 9.675540961e-03f, 1.327647245e-03f};
 
-// 2^f on [0, 1) as a line in each sixteenth: value[k] + slope[k] · (f − k/16), k = ⌊16 f⌋; 1.2e-4 at most. Of a line
-// that is off by e at both ends and by −e between them, times 2^(k/16).
+// 2^f on [0, 1) as a line in each sixteenth: value[k] + slope[k] · (f − k/16), k = ⌊16 f⌋; 1.2e-4 at most. Each is
+// 2^(k/16) times the line whose relative error is −e at both ends and e between them.
 struct Exp2Lines {
   alignas(64) float value[16];
   alignas(64) float slope[16];

@@ -33,9 +33,9 @@ double polynomial_error(float begin, const float (&coefficients)[kTerms]) {
 }
 
 TEST(Exp2Coefficients, Polynomials) {
-  EXPECT_LE(polynomial_error(0, kExp2Degree3), 7.6e-5);
-  EXPECT_LE(polynomial_error(-0.5f, kExp2Degree3Nearest), 7.6e-5);
-  EXPECT_LE(polynomial_error(0, kExp2Degree5), 1.6e-7);
+  EXPECT_LE(polynomial_error(0, kExp2Degree3), 7.5e-5);
+  EXPECT_LE(polynomial_error(-0.5f, kExp2Degree3Nearest), 7.5e-5);
+  EXPECT_LE(polynomial_error(0, kExp2Degree5), 1.5e-7);
   EXPECT_LE(polynomial_error(-0.5f, kExp2Degree5Nearest), 2.2e-7);
 }
 

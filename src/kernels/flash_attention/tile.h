@@ -72,15 +72,6 @@ enum class TileSoftmax : uint8_t {
   kFixedExponent,  // likewise, and weights scaled by two to the `exponent` of their row
 };
 
-// Rows of a head that are read or written soon, and are asked for before: they are too short and too far apart for the
-// hardware to guess.
-struct RowsAhead {
-  const char* first;
-  int64_t stride;  // bytes from row to row
-  int64_t bytes;   // of a row
-  int64_t count;
-};
-
 struct TileTask {
   const void* q;  // operand[rows][q_stride]; steps·pair elements of a row are read, of rows up to the register block
   int64_t q_stride;  // elements
@@ -105,7 +96,6 @@ struct TileTask {
   int64_t o_stride;
   float* l;  // [rows]
   float* m;  // [rows]; RowState::kNoKeys in all rows or in none: masks are per key, so rows see the first key together
-  RowsAhead ahead[3];  // of this tile's output, and of the keys and values that are packed next
   TileScratch scratch;
 };
 

@@ -245,29 +245,13 @@ class VectorKernel final : public FlashKernel {
     });
   }
 
-  // Of the keys or values of a head of the next group, those that one tile of the head in its place asks for.
-  RowsAhead packed_next(const Call& call, const TensorView& x, int64_t head, int64_t tile) const {
-    if (head >= heads_) return {};
-    const PackSource rows = source(call, x, head);
-    if (rows.index != nullptr) return {};
-    const int64_t begin = rows.count * tile / call.division.tiles, end = rows.count * (tile + 1) / call.division.tiles;
-    return rows_ahead(rows.data, rows.stride, begin, end - begin);
-  }
-  RowsAhead rows_ahead(const void* data, int64_t stride, int64_t begin, int64_t count) const {
-    const int64_t bytes = stride * element_bytes();
-    return {static_cast<const char*>(data) + begin * bytes, bytes, problem_.head_dim * element_bytes(), count};
-  }
-
   void fold_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
     std::atomic<int64_t> next{0};
     const int64_t items = count * call.division.tiles;
     auto work = [&](int thread) {
       for (int64_t item = next++; item < items; item = next++) {
-        const int64_t head = item / call.division.tiles, tile = item % call.division.tiles;
-        TileTask task{};
-        task.ahead[1] = packed_next(call, call.block.k, first + count + head, tile);
-        task.ahead[2] = packed_next(call, call.block.v, first + count + head, tile);
-        fold_tile(call, first + head, call.packs + head * call.pack_bytes, tile, thread, task);
+        const int64_t head = item / call.division.tiles;
+        fold_tile(call, first + head, call.packs + head * call.pack_bytes, item % call.division.tiles, thread);
       }
     };
     if (items == 1 || !call.division.team) {
@@ -307,7 +291,7 @@ class VectorKernel final : public FlashKernel {
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
 
-  void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread, TileTask& task) const {
+  void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread) const {
     const TileKernel& of = tile_of(call, head);
     const TileShape& s = of.shape;
     const int64_t b = head / problem_.heads, h = head % problem_.heads;
@@ -320,6 +304,7 @@ class VectorKernel final : public FlashKernel {
       return memory;
     };
     const auto take_floats = [&take](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
+    TileTask task{};
     task.scratch.weights = take(weight_bytes(s));
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
@@ -372,8 +357,6 @@ class VectorKernel final : public FlashKernel {
       if (task.key_count > 0) fold_rows(call, of, task, b, h, begin, take_floats);
       return;
     }
-    const TensorView& o = call.output->o;
-    task.ahead[0] = rows_ahead(o.data<const char>() + row_offset(o, b, 0, h), o.stride(1), begin, rows);
     task.o = take_floats(s.query_tile * task.o_stride);
     task.l = take_floats(s.query_tile);
     task.m = take_floats(s.query_tile);
@@ -427,7 +410,6 @@ class VectorKernel final : public FlashKernel {
     part.o += begin * task.o_stride;
     part.l += begin;
     part.m += begin;
-    if (begin > 0) std::fill(std::begin(part.ahead), std::end(part.ahead), RowsAhead{});
     if (mode != RowMode::kOnline) {
       part.softmax = mode == RowMode::kPlain ? TileSoftmax::kFixed : TileSoftmax::kFixedExponent;
       part.exponent = exponent + begin;
