@@ -120,7 +120,14 @@ class Finder {
     for (const std::string& name : layers.keys()) {
       const std::string layer = in_file(name);
       configure(layer, layers.object(name));
-      if (layers_[layer].rotation_group) rotated_by_header_.emplace(layer, where);
+      const ScaledLayer& configured = layers_[layer];
+      if (configured.rotation_group) rotated_by_header_.emplace(layer, where);
+      // ModelOpt's, which writes both: low nibbles first, scales row by row. Only ComfyUI's order is read.
+      if ((configured.format == "nvfp4" || configured.format == "mxfp8") &&
+          file.metadata().find("quantization_config") != file.metadata().end()) {
+        fail("{}: layer '{}' is {} in the order of ModelOpt, as 'quantization_config' says; {}", where, name,
+             configured.format, "this program reads that of ComfyUI");
+      }
     }
   }
 

@@ -413,6 +413,24 @@ TEST_F(RawFile, SwizzledScalesMustFit) {
               HasSubstr("no scale"));
 }
 
+// ModelOpt's files have the same tensors with other nibbles and scales in another order.
+TEST_F(RawFile, FourBitsWithoutAnOrderAreRefused) {
+  const auto nvfp4 = [&]() -> RawFile& {
+    return with("L.weight", "U8", "[128, 32]", std::string(size_t{128} * 32, '\x11'))
+        .with("L.weight_scale", "F8_E4M3", "[128, 4]", std::string(512, '\x38'))
+        .with_scale("L.weight_scale_2", {1}, "[]");
+  };
+  EXPECT_THAT(nvfp4().refusal(), AllOf(HasSubstr("'L.weight'"), HasSubstr("nvfp4"), HasSubstr("in which order")));
+  EXPECT_THAT(with("L.weight", "F8_E4M3", "[128, 128]", std::string(size_t{128} * 128, '\x38'))
+                  .with("L.weight_scale", "F8_E8M0", "[128, 4]", std::string(512, '\x7f'))
+                  .refusal(),
+              AllOf(HasSubstr("mxfp8"), HasSubstr("in which order")));
+  const std::string layers = R"({\"format_version\":\"1.0\",\"layers\":{\"L\":{\"format\":\"nvfp4\"}}})";
+  EXPECT_EQ(nvfp4().with_metadata("_quantization_metadata", layers).refusal(), "no error");
+  EXPECT_THAT(nvfp4().with_metadata("_quantization_metadata", layers + R"(", "quantization_config": "{})").refusal(),
+              AllOf(HasSubstr("layer 'L'"), HasSubstr("ModelOpt")));
+}
+
 // The error of a thread reaches the caller.
 TEST_F(RawFile, ADamagedValueInAnotherThreadIsAnError) {
   std::string codes(size_t{3} << 20, '\x38');

@@ -434,7 +434,14 @@ std::shared_ptr<const QuantisedTensor> plain_tensor(const std::string& where, co
     fail("{}: is {} but has a ConvRot group, which only int8 has", where,
          format.empty() || format == "int8_tensorwise" ? "stored as " + type : format);
   }
-  if (format == "nvfp4" || (format.empty() && type == "U8" && layer.second_scale)) {
+  const bool mx = layer.scale && layer.scale->info->dtype_name == "F8_E8M0";
+  if (format.empty() && (mx || (type == "U8" && layer.second_scale))) {
+    fail(
+        "{}: has the tensors of {}, but nothing says in which order, and programs differ; a file whose layers have a "
+        "'comfy_quant' tensor or a line in '_quantization_metadata' is needed",
+        where, mx ? "mxfp8" : "nvfp4");
+  }
+  if (format == "nvfp4") {
     require_matrix(where, codes, "nvfp4");
     if (type != "U8") fail("{}: is nvfp4 but stored as {}; U8 is needed", where, type);
     return std::make_shared<NvTensor>(where, codes, need(layer.scale, "nvfp4"), need(layer.second_scale, "nvfp4"));
@@ -442,8 +449,7 @@ std::shared_ptr<const QuantisedTensor> plain_tensor(const std::string& where, co
   if (layer.second_scale) {
     fail("{}: has a second scale '{}', which only nvfp4 has", where, layer.second_scale->name);
   }
-  const bool mx = layer.scale && layer.scale->info->dtype_name == "F8_E8M0";
-  if (format == "mxfp8" || (format.empty() && mx)) {
+  if (format == "mxfp8") {
     require_matrix(where, codes, "mxfp8");
     if (type != "F8_E4M3" && type != "U8") fail("{}: is mxfp8 but stored as {}; F8_E4M3 is needed", where, type);
     return std::make_shared<MxTensor>(where, codes, need(layer.scale, "mxfp8"));

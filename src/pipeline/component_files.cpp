@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -141,7 +142,11 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
                           : component.name == "text_encoder"  ? FileKind::kTextEncoder
                           : component.name == "image_encoder" ? FileKind::kImageEncoder
                                                               : FileKind::kTransformer;
-  if (fs::is_directory(path)) return io::Checkpoint::open(path, component.stem);
+  if (fs::is_directory(path)) {
+    const fs::path config = path / "config.json";
+    if (fs::exists(config)) io::require_unquantized(JsonObject::load(config));
+    return io::Checkpoint::open(path, component.stem);
+  }
   const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
   const FileKind kind = kind_of(checkpoint);
   if (kind == wanted || holds(checkpoint.names(), wanted)) return checkpoint;

@@ -152,6 +152,19 @@ refused_file("another_qk_norm", ["transformer/config.json", "qk_norm", "layer_no
              edit_json(lambda v: v.update(qk_norm="layer_norm")), "transformer/config.json")
 refused_file("quantized_weights", ["text_encoder/config.json", "quantization_config", "gptq", "BF16"],
              edit_json(lambda v: v.update(quantization_config={"quant_method": "gptq"})), "text_encoder/config.json")
+
+
+@test
+def a_component_of_a_quantized_folder(cwd):
+    """Its own configuration is looked at, though the model's decides."""
+    model = copy_model(cwd)
+    own = model.parent / "own"
+    shutil.copytree(model / "transformer", own)
+    edit_json(lambda v: v.update(quantization_config={"quant_algo": "NVFP4"}))(own / "config.json")
+    refused(cwd, generate(cwd, "transformer=own", "output=clip.mp4", model=model), "own/config.json", "quantization_config",
+            left=["model", "own"])
+
+
 refused_file("no_tokenizer", ["tokenizer"], lambda p: shutil.rmtree(p), "tokenizer")
 refused_file("a_broken_tokenizer", ["tokenizer.json"], lambda p: p.write_text("{}"), "tokenizer/tokenizer.json")
 
