@@ -98,8 +98,8 @@ class TensorFile {
   // or of everything where the times are coarse. Reads the file, so it takes milliseconds, or the time to read it all;
   // and 10 ms, or two seconds, where the file was changed less than that ago.
   std::string identity() const;
-  // Of the header, and of the first and last 4 KiB of the data, 4 KiB from the middle of each tensor, or all bytes.
-  enum class Sample : uint8_t { kEnds, kBlocks, kAll };
+  // Of the header, and of 4 KiB from the middle of each tensor, or all bytes.
+  enum class Sample : uint8_t { kBlocks, kAll };
   uint64_t hash(Sample sample) const;
 
  private:

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 class Lines {
  public:
-  Lines(const fs::path& folder, io::TensorFile::Sample sample) : folder_(folder), sample_(sample) {}
+  explicit Lines(const fs::path& folder) : folder_(folder) {}
 
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
@@ -23,7 +23,9 @@ class Lines {
   }
 
   void weights(const io::TensorFile& file) { weights(file, label(file.path())); }
-  void weights(const io::TensorFile& file, const std::string& name) { add(name, file.hash(sample_)); }
+  void weights(const io::TensorFile& file, const std::string& name) {
+    add(name, file.hash(io::TensorFile::Sample::kBlocks));
+  }
 
   const std::string& text() const { return text_; }
 
@@ -37,7 +39,6 @@ class Lines {
   void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
 
   const fs::path& folder_;
-  const io::TensorFile::Sample sample_;
   std::string text_;
 };
 
@@ -62,7 +63,7 @@ void add_expert(Lines& lines, const ModelFolder& model, size_t i) {
 }  // namespace
 
 std::string fingerprint(const ModelFolder& model) {
-  Lines lines(model.folder, io::TensorFile::Sample::kEnds);
+  Lines lines(model.folder);
   lines.whole(model.folder / "model_index.json");
   lines.whole(model.folder / "scheduler" / "scheduler_config.json");
   lines.whole(model.tokenizer_folder);  // may be a file
@@ -87,7 +88,7 @@ std::string noise_fingerprint(const GenerateOptions& options) {
 
 std::string transformer_identity(const ModelFolder& model, size_t expert) {
   const Expert& of = model.experts.at(expert);
-  Lines lines(model.folder, io::TensorFile::Sample::kBlocks);
+  Lines lines(model.folder);
   add_expert(lines, model, expert);
   uint64_t hash = fnv1a64(fmt::to_string(of.config.block_count()));
   if (const auto seed = of.weights.random_seed())

@@ -47,7 +47,6 @@ TEST(Fingerprint, OtherSettingsAreRefusedByTheNameOfTheirFile) {
                                               HasSubstr("where rank 0 has model/scheduler/scheduler_config.json=")));
 }
 
-// One bit of the last weight of a file, with the same header.
 TEST(Fingerprint, ATokenizerFileElsewhereCounts) {
   const ModelCopy one("wan21_t2v");
   ModelFolder model = ModelFolder::open(one.path());
@@ -60,14 +59,17 @@ TEST(Fingerprint, ATokenizerFileElsewhereCounts) {
   EXPECT_NE(fingerprint(model), lines);
 }
 
+// One bit in the middle of a file, with the same header: as of a LoRA that was merged into attention alone.
 TEST(Fingerprint, OtherWeightsAreRefused) {
   const ModelCopy one("wan22_t2v"), other("wan22_t2v");
   const auto file = other.path() / "transformer_2" / "diffusion_pytorch_model.safetensors";
+  const io::TensorInfo& weight = io::TensorFile::open(file)->tensors().at("blocks.0.attn1.to_q.weight");
   std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-  bytes.seekg(-1, std::ios::end);
-  const int last = bytes.get();
-  bytes.seekp(-1, std::ios::end);
-  bytes.put(static_cast<char>(last ^ 1));
+  const auto middle = static_cast<std::streamoff>(weight.offset + weight.bytes / 2);
+  bytes.seekg(middle);
+  const int byte = bytes.get();
+  bytes.seekp(middle);
+  bytes.put(static_cast<char>(byte ^ 1));
   bytes.close();
   EXPECT_THAT(disagreement(one, other), HasSubstr("model/transformer_2/diffusion_pytorch_model.safetensors="));
 }
