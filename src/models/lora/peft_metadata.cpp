@@ -16,6 +16,9 @@ namespace {
 constexpr char kKey[] = "lora_adapter_metadata";
 constexpr char kFileOfPeft[] = "adapter_model.safetensors", kConfigFile[] = "adapter_config.json";
 constexpr char kComponent[] = "transformer.";
+// How training began. With these PEFT takes the first product out of the model's weights, also when it loads the file.
+constexpr char kStart[] = "init_lora_weights";
+constexpr const char* kStartsThatChangeTheModel[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 // Longer ones are no names of modules.
 constexpr size_t kLongestPattern = 256;
 // The standard's own matching takes hours for (.*)*x, and files come from strangers. This takes a time that is a
@@ -69,6 +72,16 @@ void PeftMetadata::read(const std::string& text) {
   root_ = document.get<bool>(prefix + "use_rslora", false);
   // Parsed once more for the order of the keys, which the checked document does not keep.
   const auto ordered = nlohmann::ordered_json::parse(text);
+  if (const auto start = ordered.find(prefix + kStart); start != ordered.end() && start->is_string()) {
+    const auto value = start->get<std::string>();
+    for (const char* changed : kStartsThatChangeTheModel) {
+      if (value.starts_with(changed))
+        fail(
+            "{}: {} is '{}', which changes the model's own weights, too; convert it to a plain LoRA, as PEFT's "
+            "path_initial_model_for_weight_conversion does",
+            where_, kStart, value);
+    }
+  }
   const auto patterns = [&](const char* name, Pattern& pattern) {
     const std::string key = prefix + name;
     if (!document.has(key)) return;

@@ -1,0 +1,32 @@
+#include "models/lora/peft_metadata.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/test_folder.h"
+
+namespace zoetrope::lora {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+double scale_after(const std::string& start) {
+  const std::string text = fmt::format(R"({{"r": 2, "lora_alpha": 6, "init_lora_weights": {}}})", start);
+  return PeftMetadata("x.safetensors", {{"lora_adapter_metadata", text}}).scale({"a", "b"}, 2);
+}
+
+TEST(PeftMetadata, TrainingThatChangedTheModelIsRefused) {
+  for (const char* harmless : {"true", "false", "null", R"("gaussian")", R"("eva")"})
+    EXPECT_EQ(scale_after(harmless), 3) << harmless;
+  for (const char* changed : {"pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"}) {
+    EXPECT_THAT(error_of([&] { scale_after(fmt::format("\"{}\"", changed)); }),
+                AllOf(HasSubstr("x.safetensors"), HasSubstr(fmt::format("init_lora_weights is '{}'", changed))));
+  }
+}
+
+}  // namespace
+}  // namespace zoetrope::lora
