@@ -128,8 +128,11 @@ class Names {
   }
 
   bool has_shape(const TensorAlias& place, const Shape& shape) const {
-    return without_ones(stored_.info(place.name).shape) == without_ones(shape_in_file(place, shape));
+    const Shape stored = without_ones(stored_.info(place.name).shape), wanted = shape_in_file(place, shape);
+    return stored == without_ones(wanted) || (wanted.rank() == 5 && stored == without_ones(in_four_axes(wanted)));
   }
+  // GGUF has four axes: stable-diffusion.cpp stores the outer two of five as one.
+  static Shape in_four_axes(const Shape& s) { return {s[0] * s[1], s[2], s[3], s[4]}; }
 
   void refuse_others(const std::set<std::string>& known) const {
     std::vector<std::string> others;

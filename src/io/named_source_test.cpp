@@ -111,6 +111,17 @@ TEST_F(NamedSourceTest, ATiedTensorMayHaveEitherNameOrBoth) {
   EXPECT_EQ(read(*rest().with("tied.weight", {2, 3}, 7).with("a.weight", {2, 3}, 5).open(), "a.weight")[0], 5);
 }
 
+// As in GGUF files of stable-diffusion.cpp.
+TEST_F(NamedSourceTest, TheOuterTwoOfFiveAxesMayBeOne) {
+  table_ = used_ = {{.name = "p.weight", .shape = {2, 3, 1, 2, 2}}};
+  const auto source = with("p.weight", {6, 1, 2, 2}, 0).open();
+  EXPECT_EQ(source->info("p.weight").shape, (Shape{2, 3, 1, 2, 2}));
+  EXPECT_EQ(read(*source, "p.weight").back(), 23);
+  EXPECT_EQ(source->mapped("p.weight").shape(), (Shape{2, 3, 1, 2, 2}));
+  EXPECT_THAT(with("p.weight", {3, 2, 2, 2}, 0).refusal(), HasSubstr("'p.weight' has shape [3, 2, 2, 2]"));
+  EXPECT_THAT(with("p.weight", {2, 3, 4}, 0).refusal(), HasSubstr("expected [2, 3, 1, 2, 2]"));
+}
+
 TEST_F(NamedSourceTest, ParametersOfAnotherModelAreRefused) {
   for (const char* name : {"img_emb.emb_pos", "x.pos_embed", "scale_shift_table", "n.gamma", "e.padding_tokens"}) {
     EXPECT_THAT(original().with(name, {1}, 0).refusal(), HasSubstr(name));
