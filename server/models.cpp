@@ -100,7 +100,7 @@ std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOp
                                       comm::Communicator* ranks) {
   for (;;) {
     Open& open = opened(model, options);
-    auto run = std::make_unique<Run>(*open.model, std::vector{options});
+    auto run = std::make_unique<Run>(*open.model, std::vector{options}, open.model->of_others());
     bool close = false;
     if (open_.size() > 1) {
       const pipeline::Forecast needs = forecast(*run, options);

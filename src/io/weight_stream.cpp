@@ -198,6 +198,11 @@ void WeightStream::settle() {
   changed_.wait(lock, [&] { return done_ == given_ || failure_ != nullptr; });
 }
 
+bool WeightStream::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ != nullptr;
+}
+
 size_t WeightStream::kept_parts() const {
   const std::lock_guard lock(mutex_);
   return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.stays; }));

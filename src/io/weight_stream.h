@@ -84,6 +84,8 @@ class WeightStream {
   // would keep others waiting.
   void settle();
 
+  bool failed() const;  // a read has thrown: every use throws the same from then on
+
   size_t kept_parts() const;      // that stay for good
   size_t resident_bytes() const;  // of all parts in memory
   uint64_t bytes_read() const;    // since the beginning

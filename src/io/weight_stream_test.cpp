@@ -185,7 +185,9 @@ TEST_F(WeightStreamTest, AFileThatWasCutOffIsAnError) {
   const auto s = stream(2);
   { const auto use = s->use(0); }
   std::filesystem::resize_file(path_, kPart);
+  EXPECT_FALSE(s->failed());
   EXPECT_THAT(error_of([&] { s->use(5); }), HasSubstr(path_.string() + ": cannot be read"));
+  EXPECT_TRUE(s->failed());
   EXPECT_THAT(error_of([&] { s->use(0); }), HasSubstr("cannot be read"));
 }
 

@@ -1,6 +1,7 @@
 #include "pipeline/model_weights.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -50,7 +51,7 @@ void SharedExperts::release_kept() {
 
 void SharedExperts::release_shards() {
   for (SharedExpert* expert : all())
-    if (expert->sharded) expert->weights.release_kept();
+    if (expert->shards > 1) expert->weights.release_kept();
 }
 
 std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
@@ -67,8 +68,9 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
         setup_.weight_cache, weight_cache_name(setup_.model, expert, part_.part, part_.parts), access);
   }
   io::Weights::Loading loading{to.cache, {}, setup_.weight_memory, {}};
-  to.sharded = setup_.every_rank_loads && layout.weight_shards > 1;
-  if (to.sharded) {
+  to.memory = setup_.weight_memory;
+  to.shards = shards();
+  if (to.shards > 1) {
     const int place = world_.rank() / layout.tensor;
     auto ranks = world_.split(place / layout.weight_shards * layout.tensor + part_.part, world_.rank());
     ranks->set_trace(nullptr);  // they may outlive this run, and a thread of their own waits
@@ -88,21 +90,34 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
 }
 
 std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, const std::function<bool()>& cancelled) {
-  world_.set_step("reading weights");
-  const auto tick = [&] {
+  constexpr const char* kReading = "reading weights";
+  world_.set_step(kReading);
+  // Also where ranks wait for the one that loads, or load again what one could not.
+  const auto poll = [&] {
     stop_if_cancelled(cancelled, "while reading weights");
+    world_.exchange({}, {}, kReading).wait();  // of nothing: throws where another rank has failed
+  };
+  const auto tick = [&] {
+    poll();
     // Processes read at different speeds, and a large model takes longer than comm_timeout: they load tensor by tensor
     // together. The ranks of one process wait for the one that reads without a deadline.
     if (setup_.every_rank_loads) world_.barrier();
   };
+  const SharedExpert& known = shared(expert);
   SharedOnce<const wan::TransformerWeights>& weights = shared(expert).weights;
+  // Kept from a run that was planned otherwise, in more memory, or that ended because one could not be read.
+  weights.release_kept_if([&](const wan::TransformerWeights& kept) {
+    const auto limit = [](size_t memory) { return memory == 0 ? std::numeric_limits<size_t>::max() : memory; };
+    return known.shards != shards() || limit(setup_.weight_memory) < limit(known.memory) ||
+           (kept.stream() != nullptr && kept.stream()->failed());
+  });
   // Processes that load meet in barriers.
   if (setup_.every_rank_loads) release_unless_all_know(world_, weights);
   const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
   // The parts of a process are loaded at the same time.
   const int loading = setup_.every_rank_loads ? 1 : part_.parts, threads = std::max(1, setup_.threads / loading);
   return weights.get(
-      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, threads, part_); });
+      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, threads, part_); }, poll);
 }
 
 void ExpertWeights::require_unchanged(int expert) const {

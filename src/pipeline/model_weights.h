@@ -30,7 +30,8 @@ struct SharedExpert {
   // Set by the rank that loads, before the others have the weights.
   std::weak_ptr<const io::Weights> source;
   std::shared_ptr<io::WeightCache> cache;  // null without weight_cache
-  bool sharded = false;                    // other processes keep parts of it
+  size_t memory = 0;                       // as ExpertWeights::Setup::weight_memory
+  int shards = 1;                          // processes that keep parts of it for one another
 };
 
 // Those of a model. For any rank's thread.
@@ -41,7 +42,7 @@ class SharedExperts {
   void keep(bool keeps);  // before of(): whether they outlive the ranks that use them
   bool known();           // whether any is in memory
   void release_kept();
-  void release_shards();  // those that other processes keep parts of
+  void release_shards();  // those that processes keep parts of for one another
 
  private:
   std::vector<SharedExpert*> all();
@@ -80,6 +81,7 @@ class ExpertWeights {
  private:
   std::shared_ptr<const io::Weights> open(int expert);
   SharedExpert& shared(int expert) const { return setup_.experts.of(expert, part_); }
+  int shards() const { return setup_.every_rank_loads ? setup_.layout.weight_shards : 1; }
 
   Setup setup_;
   comm::Communicator& world_;

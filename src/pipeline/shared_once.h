@@ -48,6 +48,12 @@ class SharedOnce {
     const std::lock_guard lock(mutex_);
     return !value_.expired();
   }
+  // Gives up what is kept where unfit(it) says so.
+  template <typename Unfit>
+  void release_kept_if(Unfit&& unfit) {
+    const std::lock_guard lock(mutex_);
+    if (kept_ && unfit(*kept_)) kept_.reset();
+  }
   void release_kept() {
     const std::lock_guard lock(mutex_);
     kept_.reset();

@@ -55,5 +55,16 @@ TEST(SharedOnce, IsMadeAgainAfterAnError) {
   EXPECT_EQ(*shared.get([] { return std::make_shared<int>(3); }), 3);
 }
 
+TEST(SharedOnce, WhatIsUnfitIsNotKept) {
+  SharedOnce<int> shared(true);
+  shared.get([] { return std::make_shared<int>(3); });
+  shared.release_kept_if([](int value) { return value > 3; });
+  EXPECT_TRUE(shared.known());
+  shared.release_kept_if([](int value) { return value == 3; });
+  EXPECT_FALSE(shared.known());
+  shared.release_kept_if([](int) { return true; });  // of nothing
+  EXPECT_EQ(*shared.get([] { return std::make_shared<int>(4); }), 4);
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline
