@@ -50,6 +50,14 @@ _TENSOR_INPUTS = ("latents",)
 _DTYPE_KEYS = {"transformer": "dtype", "text_encoder": "text_encoder_dtype", "vae": "vae_dtype"}
 
 
+def _note(text: str) -> None:
+    """What a run says before it begins; what it leaves out of a file is a warning."""
+    for line in text.splitlines():
+        if line.startswith("Warning: "):
+            warnings.warn(line.removeprefix("Warning: "), stacklevel=3)
+    _log.info(text)
+
+
 @dataclass
 class WanPipelineOutput:
     """frames as output_type says: np: [videos, frames, height, width, 3] float32 in [0, 1]; pt: a tensor [videos,
@@ -177,7 +185,7 @@ class WanPipeline:
             seeds = self._add_noise(videos, generator, latents, folder)
             made = []
             for first in range(0, len(videos), batch_size):
-                made += self._model.generate(videos[first:first + batch_size], output_type != "latent", _log.info, None,
+                made += self._model.generate(videos[first:first + batch_size], output_type != "latent", _note, None,
                                              hook)
         frames = frames_as(output_type, made)
         if not return_dict:

@@ -1,5 +1,6 @@
 """WanPipeline on the small model, against the program with the same keys."""
 import gc
+import json
 import os
 import re
 import shutil
@@ -357,6 +358,22 @@ def opened(error, words, folder=TINY, **options):
     with pytest.raises(error) as raised:
         zoetrope.WanPipeline.from_pretrained(folder, **options)
     assert words in str(raised.value), str(raised.value)
+
+
+def test_what_a_lora_file_loses_is_a_warning(tmp_path):
+    module = "transformer.blocks.0.attn1.to_q"
+    shapes = {f"{module}.lora_A.weight": [2, 128], f"{module}.lora_B.weight": [128, 2],
+              f"{module}.lora_magnitude_vector": [128]}
+    header, begin = {}, 0
+    for name, shape in shapes.items():
+        end = begin + 4 * int(numpy.prod(shape))
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    (tmp_path / "dora.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(begin))
+    pipe = zoetrope.WanPipeline.from_pretrained(TINY, lora=str(tmp_path / "dora.safetensors"), **MODEL)
+    with pytest.warns(UserWarning, match="DoRA"):
+        pipe(PROMPT, generator=7, **SMALL)
 
 
 def test_refusals_when_opened():
