@@ -50,14 +50,6 @@ _TENSOR_INPUTS = ("latents",)
 _DTYPE_KEYS = {"transformer": "dtype", "text_encoder": "text_encoder_dtype", "vae": "vae_dtype"}
 
 
-def _note(text: str) -> None:
-    """What a run says before it begins; what it leaves out of a file is a warning."""
-    for line in text.splitlines():
-        if line.startswith("Warning: "):
-            warnings.warn(line.removeprefix("Warning: "), stacklevel=3)
-    _log.info(text)
-
-
 @dataclass
 class WanPipelineOutput:
     """frames as output_type says: np: [videos, frames, height, width, 3] float32 in [0, 1]; pt: a tensor [videos,
@@ -183,10 +175,18 @@ class WanPipeline:
             videos = [common + keys_of({"prompt": text, "negative_prompt": negative})
                       for text, negative in zip(prompts, negatives) for _ in range(num_videos_per_prompt)]
             seeds = self._add_noise(videos, generator, latents, folder)
-            made = []
+            made, notes = [], []
+
+            def note(text: str) -> None:
+                notes.extend(text.splitlines())
+                _log.info(text)
+
             for first in range(0, len(videos), batch_size):
-                made += self._model.generate(videos[first:first + batch_size], output_type != "latent", _note, None,
+                made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note, None,
                                              hook)
+        for line in dict.fromkeys(notes):
+            if line.startswith("Warning: "):
+                warnings.warn(line.removeprefix("Warning: "), stacklevel=2)
         frames = frames_as(output_type, made)
         if not return_dict:
             return (frames,)

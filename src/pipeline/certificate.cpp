@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;  // 1 compared weights by the ends of their files
 
 nlohmann::json json_of(const VerifyReport::Check& check) {
   nlohmann::json worst = nlohmann::json::array();

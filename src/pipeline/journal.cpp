@@ -155,7 +155,7 @@ std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& not
   std::unique_ptr<Journal> journal(new Journal(folder, note));
   try {
     journal->resumed_ = journal->read(kState);
-  } catch (const NewerFormat&) {
+  } catch (const OtherFormat&) {
     throw;
   } catch (const Error& error) {
     if (!is_there(folder / kPrevious)) throw;

@@ -116,13 +116,16 @@ TEST(RunRecord, AnyFlippedByteAndAnyCutAreRefused) {
   }
 }
 
-TEST(RunRecord, ThoseOfANewerFormatAreRefused) {
-  std::string bytes = full_record().to_bytes();
-  const std::string key = "\"zoetrope_journal\":\"1\"";
-  bytes.replace(bytes.find(key), key.size(), "\"zoetrope_journal\":\"2\"");
-  EXPECT_THROW(RunRecord::from_bytes(bytes, "state"), NewerFormat);
-  EXPECT_THAT(error_of([&] { RunRecord::from_bytes(bytes, "state"); }),
-              AllOf(HasSubstr("state"), HasSubstr("format 2"), HasSubstr("the version that wrote it")));
+TEST(RunRecord, ThoseOfAnotherFormatAreRefused) {
+  for (const char* format : {"1", "3"}) {
+    std::string bytes = full_record().to_bytes();
+    const std::string key = "\"zoetrope_journal\":\"2\"";
+    bytes.replace(bytes.find(key), key.size(), fmt::format("\"zoetrope_journal\":\"{}\"", format));
+    EXPECT_THROW(RunRecord::from_bytes(bytes, "state"), OtherFormat);
+    EXPECT_THAT(
+        error_of([&] { RunRecord::from_bytes(bytes, "state"); }),
+        AllOf(HasSubstr("state"), HasSubstr(fmt::format("format {}", format)), HasSubstr("the version that wrote it")));
+  }
 }
 
 struct Notes {

@@ -1,7 +1,6 @@
 #include "pipeline/model_weights.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -92,10 +91,11 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
 std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, const std::function<bool()>& cancelled) {
   constexpr const char* kReading = "reading weights";
   world_.set_step(kReading);
-  // Also where ranks wait for the one that loads, or load again what one could not.
+  // Also where threads wait for the one that loads, or load again what it could not.
   const auto poll = [&] {
     stop_if_cancelled(cancelled, "while reading weights");
-    world_.exchange({}, {}, kReading).wait();  // of nothing: throws where another rank has failed
+    if (!setup_.every_rank_loads)
+      const comm::Work nothing = world_.exchange({}, {}, kReading);  // throws after a failure
   };
   const auto tick = [&] {
     poll();
@@ -103,12 +103,13 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
     // together. The ranks of one process wait for the one that reads without a deadline.
     if (setup_.every_rank_loads) world_.barrier();
   };
-  const SharedExpert& known = shared(expert);
-  SharedOnce<const wan::TransformerWeights>& weights = shared(expert).weights;
-  // Kept from a run that was planned otherwise, in more memory, or that ended because one could not be read.
+  SharedExpert& of = shared(expert);
+  SharedOnce<const wan::TransformerWeights>& weights = of.weights;
+  // Not those of other shards, of more memory than this run may take, of a part where this run has room for all, or
+  // of a stream whose read failed.
   weights.release_kept_if([&](const wan::TransformerWeights& kept) {
-    const auto limit = [](size_t memory) { return memory == 0 ? std::numeric_limits<size_t>::max() : memory; };
-    return known.shards != shards() || limit(setup_.weight_memory) < limit(known.memory) ||
+    const bool all = setup_.weight_memory == 0, all_kept = of.memory == 0;
+    return of.shards != shards() || all != all_kept || setup_.weight_memory < of.memory ||
            (kept.stream() != nullptr && kept.stream()->failed());
   });
   // Processes that load meet in barriers.

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;                          // 1 compared weights by the ends of their files
 constexpr const char* kFormatKey = "zoetrope_journal";  // of the metadata
 constexpr const char* kRecordKey = "record";
 constexpr const char* kHashKey = "checksum";
@@ -186,10 +186,9 @@ RunRecord RunRecord::from_bytes(const std::string& bytes, const std::string& fil
   };
   const int64_t format = parse_integer(metadata(kFormatKey), {});
   const std::string text = metadata(kRecordKey);
-  if (format > kFormat) {
-    throw NewerFormat(fmt::format(
-        "{}: is of format {}, and this version reads {}; go on with the version that wrote it, or a newer one", file,
-        format, kFormat));
+  if (format >= 1 && format != kFormat) {
+    throw OtherFormat(fmt::format(
+        "{}: is of format {}, and this version reads {}; go on with the version that wrote it", file, format, kFormat));
   }
   const std::string_view data = std::string_view(bytes).substr(header.bytes);
   const std::string hash = fmt::format("{:016x}{:016x}", checksum_of(text), checksum_of(data));

@@ -54,8 +54,8 @@ struct RunIdentity {
 std::vector<std::string> differing(const std::map<std::string, std::string>& a,
                                    const std::map<std::string, std::string>& b);
 
-// A record that only a newer program can read.
-class NewerFormat : public Error {
+// A record that only another version of the program can read.
+class OtherFormat : public Error {
  public:
   using Error::Error;
 };

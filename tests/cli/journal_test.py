@@ -134,14 +134,14 @@ def journals_that_cannot_be_read_are_refused(cwd):
     journal = pathlib.Path(cwd) / "j"
     state, previous = journal / "state.safetensors", journal / "previous.safetensors"
     whole, older = state.read_bytes(), previous.read_bytes()
-    future = whole.replace(b'"zoetrope_journal":"1"', b'"zoetrope_journal":"9"')
+    future = whole.replace(b'"zoetrope_journal":"2"', b'"zoetrope_journal":"9"')
     assert future != whole
     damaged = bytearray(whole)
     damaged[-3] ^= 1
     for name, bad in (("short", whole[:1000]), ("damaged", bytes(damaged)), ("future", future), ("empty", b"")):
         state.write_bytes(bad)
         previous.write_bytes(bad)
-        said = "is of format 9, and this version reads 1" if name == "future" else "previous.safetensors"
+        said = "is of format 9, and this version reads 2" if name == "future" else "previous.safetensors"
         refused(cwd, resume(cwd), said, left=files_in(cwd))
     previous.write_bytes(older)
     state.write_bytes(whole[:1000])

@@ -372,8 +372,9 @@ def test_what_a_lora_file_loses_is_a_warning(tmp_path):
     text = json.dumps(header).encode()
     (tmp_path / "dora.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(begin))
     pipe = zoetrope.WanPipeline.from_pretrained(TINY, lora=str(tmp_path / "dora.safetensors"), **MODEL)
-    with pytest.warns(UserWarning, match="DoRA"):
+    with pytest.warns(UserWarning, match="DoRA") as warned:
         pipe(PROMPT, generator=7, **SMALL)
+    assert warned[0].filename == __file__
 
 
 def test_refusals_when_opened():

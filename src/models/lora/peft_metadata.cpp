@@ -1,6 +1,7 @@
 #include "models/lora/peft_metadata.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -73,7 +74,8 @@ void PeftMetadata::read(const std::string& text) {
   // Parsed once more for the order of the keys, which the checked document does not keep.
   const auto ordered = nlohmann::ordered_json::parse(text);
   if (const auto start = ordered.find(prefix + kStart); start != ordered.end() && start->is_string()) {
-    const auto value = start->get<std::string>();
+    std::string value = start->get<std::string>();
+    for (char& letter : value) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     for (const char* changed : kStartsThatChangeTheModel) {
       if (value.starts_with(changed))
         fail(
