@@ -60,23 +60,10 @@ class CountedTimeouts final : public comm::WrappedCommunicator {
   std::atomic<int>& count_;
 };
 
-GenerateOptions small() {
-  GenerateOptions options;
-  options.hardware = "cpu";  // says what a step takes
-  options.threads = 2;
-  options.prompt = "a red cat";
-  options.height = 32;
-  options.width = 48;
-  options.num_frames = 5;
-  options.num_inference_steps = 2;
-  options.model = recorded_model("wan21_t2v").string();
-  return options;
-}
-
 TEST(CommTimeout, IsSetByARun) {
   std::atomic<int> count = 0;
-  OpenModel model(small());
-  pipeline::Run run(model, {small()});
+  OpenModel model(small_run());
+  pipeline::Run run(model, {small_run()});
   comm::run_ranks(2, [&](comm::Communicator& world) {
     CountedTimeouts counted(world, count);
     run.run(counted, {}, {});
@@ -86,10 +73,10 @@ TEST(CommTimeout, IsSetByARun) {
 
 TEST(CommTimeout, IsThatOfTheCallersCommunicator) {
   std::atomic<int> count = 0;
-  Model model = Model::open(recorded_model("wan21_t2v"), small());
+  Model model = Model::open(recorded_model("wan21_t2v"), small_run());
   comm::run_ranks(2, [&](comm::Communicator& world) {
     CountedTimeouts counted(world, count);
-    model.generate(counted, small());
+    model.generate(counted, small_run());
   });
   EXPECT_EQ(count, 0);
 }

@@ -21,6 +21,7 @@
 namespace zoetrope {
 namespace {
 
+using pipeline::Loads;
 using pipeline::ModelCopy;
 using pipeline::recorded_model;
 using testing::AllOf;
@@ -51,17 +52,6 @@ bool same(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
          std::memcmp(a.view().raw(), b.view().raw(), a.view().bytes()) == 0;
 }
-
-// What is loaded during a run, as Callbacks::load tells it.
-struct Loads {
-  Loads() {
-    callbacks.load = [this](const std::string& component, int64_t done, int64_t total) {
-      if (done == total && total > 0) components.push_back(component);
-    };
-  }
-  std::vector<std::string> components;
-  Callbacks callbacks;
-};
 
 TEST(Model, FramesAreThoseOfTheFile) {
   Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));

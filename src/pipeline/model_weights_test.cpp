@@ -17,25 +17,14 @@ namespace {
 using testing::ElementsAre;
 
 TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
-  GenerateOptions options;
-  options.model = recorded_model("wan21_t2v").string();
-  options.prompt = "a red cat";
-  options.height = 32;
-  options.width = 48;
-  options.num_frames = 5;
-  options.num_inference_steps = 1;
-  options.threads = 1;
+  GenerateOptions options = small_run();
   options.keep_weights = KeepWeights::kTransformer;
   OpenModel model(options);
   const auto loads = [&](std::optional<double> weight_memory) {
     options.weight_memory = weight_memory;
-    std::vector<std::string> components;
-    Callbacks callbacks;
-    callbacks.load = [&](const std::string& component, int64_t done, int64_t total) {
-      if (done == total && total > 0) components.push_back(component);
-    };
-    pipeline::Run(model, {options}).run_on_threads({{}}, callbacks);
-    return components;
+    const Loads of_run;
+    pipeline::Run(model, {options}).run_on_threads({{}}, of_run.callbacks);
+    return of_run.components;
   };
   EXPECT_THAT(loads({}), ElementsAre("transformer"));
   EXPECT_THAT(loads({}), ElementsAre());

@@ -1,4 +1,4 @@
-// For the tests of this module: recorded checkpoint folders, and copies of them that may be changed.
+// For the tests of this module: recorded checkpoint folders, copies of them that may be changed, and small runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,16 +6,43 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 
 inline std::filesystem::path recorded_model(const std::string& name) {
   return std::filesystem::path(kSourceFolder) / "tests" / "golden" / "pipelines" / name;
 }
+
+// A video in a moment.
+inline GenerateOptions small_run() {
+  GenerateOptions options;
+  options.hardware = "cpu";  // says what a step takes
+  options.threads = 2;
+  options.prompt = "a red cat";
+  options.height = 32;
+  options.width = 48;
+  options.num_frames = 5;
+  options.num_inference_steps = 2;
+  options.model = recorded_model("wan21_t2v").string();
+  return options;
+}
+
+// What is loaded during a run, as Callbacks::load tells it.
+struct Loads {
+  Loads() {
+    callbacks.load = [this](const std::string& component, int64_t done, int64_t total) {
+      if (done == total && total > 0) components.push_back(component);
+    };
+  }
+  std::vector<std::string> components;
+  Callbacks callbacks;
+};
 
 class ModelCopy {
  public:
