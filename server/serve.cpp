@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <thread>
 
@@ -29,15 +27,11 @@ namespace {
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(100);
 constexpr size_t kMaxTokenBytes = 4096;
 
-char lower(unsigned char c) { return static_cast<char>(std::tolower(c)); }
-
 std::vector<std::string> listed(const std::string& text) {
   std::vector<std::string> names;
   for (const std::string_view name : split(text, ',')) {
     if (name.empty()) continue;
-    names.emplace_back(name);
-    // As heads of requests are compared.
-    std::transform(name.begin(), name.end(), names.back().begin(), lower);
+    names.push_back(lower_case(std::string(name)));  // as heads of requests are compared
   }
   return names;
 }

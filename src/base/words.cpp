@@ -48,6 +48,11 @@ std::string_view trimmed(std::string_view text, std::string_view blanks) {
   return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 // Each bound is where rounding to three digits would reach the next unit.
 std::string duration_text(double seconds) {
   if (seconds < 0) return fmt::format("-{}", duration_text(-seconds));

@@ -28,6 +28,8 @@ std::vector<std::string_view> split_terminated(std::string_view text, char termi
 // Without the blanks around it.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r\n");
 
+std::string lower_case(std::string text);  // its ASCII letters
+
 // All of `text` as a number, or nothing.
 template <typename T>
 std::optional<T> to_number(std::string_view text) {

@@ -9,6 +9,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+TEST(Words, LettersAreLowered) {
+  EXPECT_EQ(lower_case("OLoRA_2-é.PNG"), "olora_2-é.png");
+  EXPECT_EQ(lower_case(""), "");
+}
+
 TEST(Words, CountsAreSingularAndPlural) {
   EXPECT_EQ(counted(1, "thread"), "1 thread");
   EXPECT_EQ(counted(0, "thread"), "0 threads");

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+
+#include "base/words.h"
 
 namespace zoetrope::io {
 
-std::string extension_of(const std::filesystem::path& file) {
-  std::string extension = file.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension;
-}
+std::string extension_of(const std::filesystem::path& file) { return lower_case(file.extension().string()); }
 
 bool has_picture_name(const std::filesystem::path& file) {
   constexpr std::array<const char*, 4> kPictures = {".png", ".jpg", ".jpeg", ".webp"};

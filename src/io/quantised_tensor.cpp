@@ -125,8 +125,10 @@ class Finder {
       // ModelOpt's, which writes both: low nibbles first, scales row by row. Only ComfyUI's order is read.
       if ((configured.format == "nvfp4" || configured.format == "mxfp8") &&
           file.metadata().find("quantization_config") != file.metadata().end()) {
-        fail("{}: layer '{}' is {} in the order of ModelOpt, as 'quantization_config' says; {}", where, name,
-             configured.format, "this program reads that of ComfyUI");
+        fail(
+            "{}: layer '{}' is {} in the order of ModelOpt, as 'quantization_config' says; this program reads that of "
+            "ComfyUI",
+            where, name, configured.format);
       }
     }
   }

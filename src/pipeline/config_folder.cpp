@@ -1,13 +1,13 @@
 #include "pipeline/config_folder.h"
 
 #include <algorithm>
-#include <cctype>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/folders.h"
 #include "base/input_file.h"
 #include "base/options.h"
+#include "base/words.h"
 
 namespace zoetrope::pipeline {
 
@@ -32,8 +32,8 @@ std::vector<std::string> config_places() {
 
 // Published as Wan-AI/Wan2.2-T2V-A14B-Diffusers, here wan2.2_t2v_a14b.
 std::string name_of_published(const std::string& repository) {
-  std::string name = repository.substr(repository.find_last_of('/') + 1);
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string name = lower_case(repository.substr(repository.find_last_of('/') + 1));
+  std::replace(name.begin(), name.end(), '-', '_');
   constexpr std::string_view kLayout = "_diffusers";
   if (name.ends_with(kLayout)) name.resize(name.size() - kLayout.size());
   return name;

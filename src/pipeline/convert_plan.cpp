@@ -1,7 +1,6 @@
 #include "pipeline/convert_plan.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -191,9 +190,7 @@ std::string PlannedTensor::layer() const { return to.substr(0, to.size() - kWeig
 const NumberFormatInfo& wanted_format(const ConvertOptions& options) {
   const auto all = [](const NumberFormatInfo&) { return true; };
   if (options.format.empty()) fail("format: name the format to write, as format=FORMAT; there are {}", words_of(all));
-  std::string word = options.format;
-  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  word = dtype_spelling(word);
+  std::string word = dtype_spelling(lower_case(options.format));
   if (word == "float32") word = "f32";
   if (word == "float16" || word == "fp16") word = "f16";
   if (const NumberFormatInfo* info = io::find_number_format(word)) return *info;

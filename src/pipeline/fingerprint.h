@@ -12,8 +12,8 @@ namespace zoetrope::pipeline {
 
 // "model/transformer/config.json=<hash>" and so on, one line a file, each with a line feed: configs, tokenizer and
 // index files whole, of weight files the header and 4 KiB from the middle of each tensor: a LoRA that was merged
-// changes some of these bytes; one differing weight they may not show. Milliseconds
-// from the page cache, seconds from a cold disk.
+// changes some of these bytes; one differing weight they may not show. Takes milliseconds from the page cache, seconds
+// from a cold disk.
 std::string fingerprint(const ModelFolder& model);
 
 // Likewise of the file that `latents` names: "latents NAME=<hash>"; empty without one.

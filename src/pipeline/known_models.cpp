@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 #include <regex>
 #include <string_view>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/original_repository.h"
@@ -88,11 +88,7 @@ bool says(std::string_view name, std::string_view word) {
   return false;
 }
 
-std::string lower_name(const fs::path& file) {
-  std::string name = file.filename().string();
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name;
-}
+std::string lower_name(const fs::path& file) { return lower_case(file.filename().string()); }
 
 // What a file's name says of the two experts.
 enum class Expertise { kUnknown, kHighNoise, kLowNoise };

@@ -1,7 +1,6 @@
 #include "models/lora/peft_metadata.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
+#include "base/words.h"
 
 namespace zoetrope::lora {
 namespace {
@@ -74,8 +74,7 @@ void PeftMetadata::read(const std::string& text) {
   // Parsed once more for the order of the keys, which the checked document does not keep.
   const auto ordered = nlohmann::ordered_json::parse(text);
   if (const auto start = ordered.find(prefix + kStart); start != ordered.end() && start->is_string()) {
-    std::string value = start->get<std::string>();
-    for (char& letter : value) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    const std::string value = lower_case(start->get<std::string>());
     for (const char* changed : kStartsThatChangeTheModel) {
       if (value.starts_with(changed))
         fail(
