@@ -2,15 +2,18 @@
 #include <webp/encode.h>
 #include <webp/mux.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "zoetrope/error.h"
 
 #include "io/image.h"
 #include "io/test_files.h"
 #include "io/video.h"
+#include "io/video_reader.h"
 
 namespace zoetrope::io {
 namespace {
@@ -116,6 +119,93 @@ TEST_F(ReadWebp, AnimationsAreRefused) {
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("is an animation"));
   }
+}
+
+Tensor grey(uint8_t value) {
+  Tensor image = picture(3);
+  std::memset(image.view().raw(), value, image.view().bytes());
+  return image;
+}
+
+struct Shown {
+  const Tensor& image;
+  int milliseconds;
+};
+
+std::string animation(const std::vector<Shown>& pictures) {
+  WebPAnimEncoder* encoder = WebPAnimEncoderNew(kWidth, kHeight, nullptr);
+  WebPConfig config;
+  WebPConfigInit(&config);
+  config.lossless = 1;
+  int time = 0;
+  for (const auto& [image, milliseconds] : pictures) {
+    WebPPicture picture;
+    WebPPictureInit(&picture);
+    picture.use_argb = 1;
+    picture.width = kWidth;
+    picture.height = kHeight;
+    WebPPictureImportRGB(&picture, image.data<uint8_t>(), 3 * kWidth);
+    WebPAnimEncoderAdd(encoder, &picture, time, &config);
+    WebPPictureFree(&picture);
+    time += milliseconds;
+  }
+  WebPAnimEncoderAdd(encoder, nullptr, time, nullptr);
+  WebPData whole;
+  WebPAnimEncoderAssemble(encoder, &whole);
+  WebPAnimEncoderDelete(encoder);
+  std::string out(reinterpret_cast<const char*>(whole.bytes), whole.size);
+  WebPDataClear(&whole);
+  return out;
+}
+
+class ReadAnimatedWebp : public ReadWebp {
+ protected:
+  ControlClip read(const std::string& bytes, int64_t frames) {
+    std::ofstream(file_, std::ios::binary) << bytes;
+    return read_control_clip(file_, frames, "control_video=");
+  }
+  std::string error(const std::string& bytes, int64_t frames) {
+    try {
+      read(bytes, frames);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "none";
+  }
+};
+
+TEST_F(ReadAnimatedWebp, FramesAreThoseThatWereWritten) {
+  const std::array<Tensor, 3> images = {grey(10), picture(3), grey(200)};
+  const ControlClip clip = read(animation({{images[0], 62}, {images[1], 63}, {images[2], 62}}), 3);
+  EXPECT_EQ(clip.available, 3);
+  EXPECT_EQ(clip.own, (ImageSize{kHeight, kWidth}));
+  for (int64_t i = 0; i < 3; ++i) {
+    const Tensor& image = images[static_cast<size_t>(i)];
+    EXPECT_EQ(std::memcmp(clip.frames.view().select(0, i).raw(), image.view().raw(), image.view().bytes()), 0) << i;
+  }
+  EXPECT_FALSE(is_picture(file_));
+}
+
+// The encoder makes one picture of the first three.
+TEST_F(ReadAnimatedWebp, EqualFramesAreCounted) {
+  const std::string file = animation({{grey(10), 62}, {grey(10), 63}, {grey(10), 62}, {grey(90), 63}, {grey(10), 62}});
+  const ControlClip clip = read(file, 5);
+  EXPECT_EQ(clip.available, 5);
+  for (int64_t i = 0; i < 5; ++i)
+    EXPECT_EQ(*static_cast<uint8_t*>(clip.frames.view().select(0, i).raw()), i == 3 ? 90 : 10) << i;
+  EXPECT_THAT(error(file, 6), HasSubstr("has 5 frames, but 6 are needed"));
+}
+
+TEST_F(ReadAnimatedWebp, TimesOfNoLengthAreFrames) {
+  EXPECT_EQ(read(animation({{grey(10), 1}, {grey(90), 1000}, {grey(10), 1}}), 1).available, 3);
+}
+
+TEST_F(ReadAnimatedWebp, EveryCutIsAnError) {
+  const std::string file = animation({{grey(10), 62}, {picture(3), 63}});
+  for (size_t size = 0; size < file.size(); ++size) EXPECT_NE(error(file.substr(0, size), 2), "none") << size;
+  std::string damaged = file;
+  for (size_t i = file.size() / 2; i < file.size(); ++i) damaged[i] = static_cast<char>(damaged[i] ^ 0x5a);
+  EXPECT_THAT(error(damaged, 2), HasSubstr("a.webp"));
 }
 
 }  // namespace

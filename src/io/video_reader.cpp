@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/run_files.h"
+#include "io/animated_webp.h"
 #include "io/extension.h"
 #include "io/video_plugin_host.h"
 
@@ -129,6 +130,8 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames) {
   return clip;
 }
 
+bool is_picture(const std::filesystem::path& path) { return has_picture_name(path) && !is_animated_webp(path); }
+
 ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
                               const SizeRule& size) {
   ZT_CHECK(frames > 0);
@@ -141,10 +144,16 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);
     return clip.finish(static_cast<int64_t>(pictures.size()));
   }
-  if (has_picture_name(path)) {
+  if (is_picture(path)) {
     clip.require(1);
     clip.add(read_image(path), path);
     return clip.finish(1);
+  }
+  if (is_animated_webp(path)) {
+    AnimatedWebp animation(path);
+    clip.require(animation.count());
+    for (int64_t i = 0; i < frames; ++i) clip.add(animation.next(), path);
+    return clip.finish(animation.count());
   }
   VideoDecoder decoder(path);
   int64_t count = 0;

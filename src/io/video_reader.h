@@ -1,5 +1,5 @@
-// Reads videos: of any format of the FFmpeg libraries that is one local file, or a folder of pictures. Single pictures
-// are in image.h.
+// Reads videos: of any format of the FFmpeg libraries that is one local file, an animated WebP, or a folder of
+// pictures. Single pictures are in image.h.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,15 @@ struct Clip {
 // not a multiple of 90° is an Error.
 Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 
+// Whether a file is one picture: it has a picture's name and is no animated WebP.
+bool is_picture(const std::filesystem::path& path);
+
 // The size to which a frame of this size is resized (Lanczos) as it is read; the same size: not at all.
 using SizeRule = std::function<ImageSize(ImageSize own)>;
 
-// The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, or a folder whose
-// pictures (PNG, JPEG, WebP) are its frames in the order of their names, "frame2" before "frame10".
+// The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, an animated WebP, a
+// picture, or a folder whose pictures (PNG, JPEG, WebP) are its frames in the order of their names, "frame2" before
+// "frame10".
 struct ControlClip {
   Tensor frames;          // [F, H, W, 3] U8, RGB
   int64_t available = 0;  // frames the file or folder has: F or more

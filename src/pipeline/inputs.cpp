@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/launcher.h"
-#include "io/extension.h"
 #include "io/image.h"
 #include "io/video_reader.h"
 #include "models/encoders/clip_pixels.h"
@@ -107,7 +106,7 @@ class Reader {
     }
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
-    if (io::has_picture_name(o_.mask)) {
+    if (io::is_picture(o_.mask)) {
       const Tensor still = io::read_image(o_.mask);
       inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
       const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
@@ -220,7 +219,7 @@ int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
   int64_t frames = static_cast<int64_t>(reference_paths(o).size() * sizeof(float));
   for (const std::string* picture : {&o.image, &o.last_image}) frames += picture->empty() ? 0 : 1;
   if (!o.control_video.empty()) frames += o.num_frames;
-  if (!o.mask.empty()) frames += io::has_picture_name(o.mask) ? 1 : o.num_frames;
+  if (!o.mask.empty()) frames += io::is_picture(o.mask) ? 1 : o.num_frames;
   return frames * frame;
 }
 
