@@ -137,7 +137,7 @@ class Inspection {
       print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
       return there;
     }
-    const auto config = JsonObject::load(folder_ / name / "config.json");
+    const auto config = JsonObject::load(pipeline::config_of(folder_, files_, name));
     const bool in_file = name == "image_encoder" && files_.count(name) != 0;
     return weights(pipeline::component_of(name, in_file ? pipeline::kClassOfImageEncoder : class_name, config));
   }
@@ -147,7 +147,7 @@ class Inspection {
     const io::TensorTable& expected = component.tensors;
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
-      const DType stored = pipeline::published_dtype(JsonObject::load(folder_ / name / "config.json"));
+      const DType stored = pipeline::published_dtype(JsonObject::load(pipeline::config_of(folder_, files_, name)));
       print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
             static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
       return true;

@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/json.h"
+#include "pipeline/original_repository.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
 
 // A tensor that only this kind of file has, below any prefix; files of CLIP may have a text encoder too.
 constexpr std::pair<std::string_view, FileKind> kMarks[] = {
@@ -143,7 +147,7 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
                           : component.name == "image_encoder" ? FileKind::kImageEncoder
                                                               : FileKind::kTransformer;
   if (fs::is_directory(path)) {
-    const fs::path config = path / "config.json";
+    const fs::path config = path / kConfig;
     if (fs::exists(config)) io::require_unquantized(JsonObject::load(config));
     return io::Checkpoint::open(path, component.stem);
   }
@@ -152,6 +156,13 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
   if (kind == wanted || holds(checkpoint.names(), wanted)) return checkpoint;
   fail("{}={}: is {}, but {} is needed{}", component.name, path.string(), kind_text(kind), kind_text(wanted),
        kind == FileKind::kLora ? "; pass it with lora=" : "");
+}
+
+fs::path config_of(const fs::path& folder, const std::map<std::string, fs::path>& named, const std::string& component) {
+  const auto found = named.find(component);
+  if (found != named.end() && is_there(found->second / kConfig) && !has_original_config(found->second))
+    return found->second / kConfig;
+  return folder / component / kConfig;
 }
 
 DType main_dtype(const io::Checkpoint& checkpoint) {

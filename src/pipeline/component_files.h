@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "io/checkpoint.h"
@@ -43,6 +44,12 @@ io::Checkpoint open_folder(const std::filesystem::path& folder);
 
 // A file, or a component's folder in the layout of the hub. Throws Error where it is another component.
 io::Checkpoint open_component(const std::filesystem::path& path, const Component& component);
+
+// The config.json that describes a component of the model in `folder`: next to the weights where `named`, files by
+// their component, has a folder of the hub for it, else the model's own.
+std::filesystem::path config_of(const std::filesystem::path& folder,
+                                const std::map<std::string, std::filesystem::path>& named,
+                                const std::string& component);
 
 // What the checkpoint calls the component's tensors; `used` must be there, each in its shape and without anything left
 // over.

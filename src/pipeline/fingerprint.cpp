@@ -18,9 +18,9 @@ class Lines {
 
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
-    if (!fs::is_regular_file(file)) return;
-    add(label(file), fnv1a64(read_file(file)));
+    if (fs::is_regular_file(file)) whole(file, label(file));
   }
+  void whole(const fs::path& file, const std::string& name) { add(name, fnv1a64(read_file(file))); }
 
   void weights(const io::TensorFile& file) { weights(file, label(file.path())); }
   void weights(const io::TensorFile& file, const std::string& name) {
@@ -43,7 +43,9 @@ class Lines {
 };
 
 void add_component(Lines& lines, const ModelFolder& model, const ComponentWeights& weights, const char* name) {
-  lines.whole(model.folder / name / "config.json");
+  const fs::path& config = model.config_files.at(name);
+  if (config == model.folder / name / config.filename()) lines.whole(config);
+  else lines.whole(config, fmt::format("{} {}", name, config.filename().string()));
   const io::Checkpoint* checkpoint = weights.checkpoint();
   if (checkpoint == nullptr) return;  // random: equal where the configs are
   lines.whole(checkpoint->index());

@@ -19,12 +19,15 @@
 #include "pipeline/int8_budget.h"
 #include "pipeline/known_models.h"
 #include "pipeline/lora_options.h"
+#include "pipeline/original_repository.h"
 #include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kWithWeights[] = {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"};
 
 Component component_with(std::string name, io::TensorTable tensors, io::FileRules files) {
   std::string stem = stem_of(name);
@@ -51,6 +54,26 @@ Component image_component(const encoders::ClipVisionConfig& config, encoders::Cl
   return component;
 }
 
+template <typename T>
+void require_value(const JsonObject& json, const char* key, const T& needed) {
+  const T said = json.get<T>(key, needed);
+  if (said != needed)
+    fail("{}: {} is {}, but must be {}, as in the model that these weights are for", json.where(), key, said, needed);
+}
+
+// Of a transformer's config as its authors publish it, as far as it says what `config` has.
+void check_original_config(const fs::path& file, const wan::TransformerConfig& config) {
+  const auto json = JsonObject::load(file);
+  require_value(json, "dim", config.inner_dim());
+  require_value(json, "num_heads", config.num_attention_heads);
+  require_value(json, "num_layers", config.num_layers);
+  require_value(json, "ffn_dim", config.ffn_dim);
+  require_value(json, "freq_dim", config.freq_dim);
+  require_value(json, "eps", config.eps);
+  require_value(json, "cross_attn_norm", config.cross_attn_norm);
+  require_value(json, "qk_norm", true);
+}
+
 // Files that are named one by one, by their component.
 using NamedFiles = std::map<std::string, fs::path>;
 
@@ -60,6 +83,13 @@ struct ModelSource {
   NamedFiles files = {};
   std::optional<uint64_t> seed = {};   // of random weights; without one they are read
   std::optional<int64_t> layers = {};  // of each transformer; unset: all
+
+  fs::path config(const std::string& component) const { return config_of(folder, files, component); }
+  // For messages of a transformer: the model's folder, or the config elsewhere.
+  std::string where(const std::string& component) const {
+    const fs::path file = config(component);
+    return (file == config_of(folder, {}, component) ? folder : file).string();
+  }
 
   // `used`: of the component's tensors.
   ComponentWeights open(const Component& component, io::TensorTable used) const {
@@ -78,17 +108,28 @@ struct ModelSource {
   }
 
   Expert open_expert(const char* component) const {
-    const auto whole = wan::TransformerConfig::load(folder / component / "config.json");
-    wan::require_supported(whole, (folder / component).string());
+    const fs::path described = config(component);
+    const auto whole = wan::TransformerConfig::load(described);
+    wan::require_supported(whole, described.parent_path().string());
+    const auto named = files.find(component);
+    if (named != files.end() && has_original_config(named->second))
+      check_original_config(named->second / "config.json", whole);
     const wan::TransformerConfig config = layers ? whole.with_layers(*layers) : whole;
     return {config, open(transformer_component(component, whole), wan::transformer_tensors(config)), whole.num_layers,
             wan::share_of(config, whole)};
   }
 };
 
-void require_same(const char* what, int64_t a, const char* where_a, int64_t b, const char* where_b,
+void require_same(const char* what, int64_t a, const std::string& where_a, int64_t b, const std::string& where_b,
                   const fs::path& folder) {
   if (a != b) fail("{}: {} is {} in {} but {} in {}", folder.string(), what, a, where_a, b, where_b);
+}
+
+// "transformer/config.json", or where it is instead; with a key or what else is said of it behind.
+std::string config_name(const ModelFolder& model, const std::string& component, const char* key = "") {
+  const fs::path& file = model.config_files.at(component);
+  const fs::path own = fs::path(component) / file.filename();
+  return (file == model.folder / own ? own : file).string() + key;
 }
 
 // The experts take turns on the same latents, tokens and attention plan: what shapes those must not differ. Depth and
@@ -96,7 +137,7 @@ void require_same(const char* what, int64_t a, const char* where_a, int64_t b, c
 void require_interchangeable(const ModelFolder& model) {
   const wan::TransformerConfig &first = model.experts[0].config, &second = model.experts[1].config;
   const auto same = [&](const char* what, int64_t a, int64_t b) {
-    require_same(what, a, "transformer/config.json", b, "transformer_2/config.json", model.folder);
+    require_same(what, a, config_name(model, "transformer"), b, config_name(model, "transformer_2"), model.folder);
   };
   same("the number of heads", first.num_attention_heads, second.num_attention_heads);
   same("the head size", first.attention_head_dim, second.attention_head_dim);
@@ -113,50 +154,49 @@ void require_interchangeable(const ModelFolder& model) {
 void require_control_channels(const ModelFolder& model) {
   const wan::TransformerConfig& config = model.experts[0].config;
   const int64_t cell = model.vae_config.scale_factor_spatial;
-  require_same("the number of control channels", config.vace_in_channels, "transformer/config.json (vace_in_channels)",
-               2 * model.vae_config.z_dim + cell * cell, "what vae/config.json makes (2 z_dim + scale_factor_spatial²)",
-               model.folder);
+  require_same("the number of control channels", config.vace_in_channels,
+               config_name(model, "transformer", " (vace_in_channels)"), 2 * model.vae_config.z_dim + cell * cell,
+               "what " + config_name(model, "vae", " makes (2 z_dim + scale_factor_spatial²)"), model.folder);
 }
 
 void require_image_rows(const ModelFolder& model) {
   const wan::TransformerConfig& config = model.experts[0].config;
   const encoders::ClipVisionConfig& encoder = model.image_encoder->config;
-  require_same("the width of an image row", *config.image_dim, "transformer/config.json (image_dim)",
-               encoder.hidden_size, "image_encoder/config.json (hidden_size)", model.folder);
+  require_same("the width of an image row", *config.image_dim, config_name(model, "transformer", " (image_dim)"),
+               encoder.hidden_size, config_name(model, "image_encoder", " (hidden_size)"), model.folder);
   if (!config.pos_embed_seq_len) return;
   constexpr int64_t kPictures = 2;
-  require_same("the number of image rows", *config.pos_embed_seq_len, "transformer/config.json (pos_embed_seq_len)",
-               kPictures * encoder.tokens(), "image_encoder/config.json (of two pictures)", model.folder);
+  require_same("the number of image rows", *config.pos_embed_seq_len,
+               config_name(model, "transformer", " (pos_embed_seq_len)"), kPictures * encoder.tokens(),
+               config_name(model, "image_encoder", " (of two pictures)"), model.folder);
 }
 
 // Of a component, in model_index.json and in its own config.
-void require_same_class(const ModelFolder& model, const std::string& component, const char* config,
+void require_same_class(const ModelFolder& model, const std::string& component, const std::string& config,
                         const std::string& class_name) {
   const std::string& named = model.pipeline.components.at(component).class_name;
   if (named == class_name) return;
-  fail("{}: model_index.json names {} for {}, but {}/{} is of {}; both must name the same class", model.folder.string(),
-       named, component, component, config, class_name);
+  fail("{}: model_index.json names {} for {}, but {} is of {}; both must name the same class", model.folder.string(),
+       named, component, config, class_name);
 }
 
 // What one component says of another must be true.
-void check_agreement(const ModelFolder& model) {
-  require_same_class(model, "scheduler", "scheduler_config.json", model.scheduler.class_name);
-  const char* transformers[] = {"transformer", "transformer_2"};
+void check_agreement(const ModelSource& source, const ModelFolder& model) {
+  require_same_class(model, "scheduler", "scheduler/scheduler_config.json", model.scheduler.class_name);
   for (size_t i = 0; i < model.experts.size(); ++i) {
-    require_same_class(model, transformers[i], "config.json", model.experts[i].config.class_name);
-  }
-  for (const Expert& expert : model.experts) {
-    const wan::TransformerConfig& config = expert.config;
+    const wan::TransformerConfig& config = model.experts[i].config;
+    const char* const name = expert_name(static_cast<int>(i));
+    require_same_class(model, name, config_name(model, name), config.class_name);
     // Also that it takes as many channels as its kind has: the second expert is of the first one's kind.
-    const wan::ModelClass kind = wan::model_class(model.pipeline, config, model.vae_config, model.folder.string());
+    const wan::ModelClass kind = wan::model_class(model.pipeline, config, model.vae_config, source.where(name));
     if (kind.conditioning != model.kind.conditioning) {
       fail("{}: transformer is one for {}, but transformer_2 for {}; experts must be of one kind",
            model.folder.string(), model.kind.name, kind.name);
     }
-    require_same("the text width", config.text_dim, "transformer/config.json (text_dim)",
-                 model.text_encoder_config.d_model, "text_encoder/config.json (d_model)", model.folder);
-    require_same("the number of latent channels", config.out_channels, "transformer/config.json (out_channels)",
-                 model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
+    require_same("the text width", config.text_dim, config_name(model, name, " (text_dim)"),
+                 model.text_encoder_config.d_model, config_name(model, "text_encoder", " (d_model)"), model.folder);
+    require_same("the number of latent channels", config.out_channels, config_name(model, name, " (out_channels)"),
+                 model.vae_config.z_dim, config_name(model, "vae", " (z_dim)"), model.folder);
   }
   if (model.experts.size() == 2) require_interchangeable(model);
   if (model.kind.conditioning == wan::Conditioning::kControl) require_control_channels(model);
@@ -170,11 +210,11 @@ std::optional<ImageEncoder> open_image_encoder(const ModelSource& source, const 
   const fs::path& folder = source.folder;
   for (const char* component : {"image_encoder", "image_processor"}) {
     if (!pipeline.has(component)) {
-      fail("{}: component {} is missing, but transformer/config.json asks for rows of an image encoder (image_dim)",
-           (folder / "model_index.json").string(), component);
+      fail("{}: component {} is missing, but {} asks for rows of an image encoder (image_dim)",
+           (folder / "model_index.json").string(), component, source.config("transformer").string());
     }
   }
-  const auto config = encoders::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
+  const auto config = encoders::ClipVisionConfig::load(source.config("image_encoder"));
   const auto processor = encoders::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
   const Component component = image_component(config, encoders::ClipTensors::kAll);
   return ImageEncoder{config, processor, source.open(component, component.used)};
@@ -251,9 +291,10 @@ ModelFolder open_model(const ModelSource& source) {
   std::vector<Expert> experts;
   experts.push_back(source.open_expert("transformer"));
   if (pipeline.has("transformer_2")) experts.push_back(source.open_expert("transformer_2"));
-  const auto text_config = encoders::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
-  const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
-  const wan::ModelClass kind = wan::model_class(pipeline, experts.front().config, vae_config, folder.string());
+  const auto text_config = encoders::TextEncoderConfig::load(source.config("text_encoder"));
+  const auto vae_config = wan::VaeConfig::load(source.config("vae"));
+  const wan::ModelClass kind =
+      wan::model_class(pipeline, experts.front().config, vae_config, source.where("transformer"));
   const Component text = text_component(text_config), vae = vae_component(vae_config);
   ComponentWeights text_encoder = source.open(text, text.tensors);
   NamedTokenizer tokenizer = open_tokenizer(source, text_encoder);
@@ -270,7 +311,9 @@ ModelFolder open_model(const ModelSource& source) {
                     source.open(vae, vae.tensors),
                     open_image_encoder(source, pipeline, model_config),
                     kind};
-  check_agreement(model);
+  for (const char* name : kWithWeights)
+    if (pipeline.has(name)) model.config_files[name] = source.config(name);
+  check_agreement(source, model);
   return model;
 }
 
@@ -297,7 +340,7 @@ std::map<std::string, std::string> components_with_weights(const fs::path& confi
   const bool reads_pictures =
       wan::TransformerConfig::load(configs / "transformer" / "config.json").image_dim.has_value();
   std::map<std::string, std::string> components;
-  for (const char* name : {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"}) {
+  for (const char* name : kWithWeights) {
     const bool used = pipeline.has(name) && (reads_pictures || std::string_view(name) != "image_encoder");
     if (used) components[name] = pipeline.components.at(name).class_name;
   }
@@ -385,6 +428,14 @@ ModelFolder ModelFolder::open(const fs::path& folder, std::optional<int64_t> lay
 }
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed, std::optional<int64_t> layers) {
   return open_model({.folder = folder, .seed = seed, .layers = layers});
+}
+ModelFolder ModelFolder::open_random(const GenerateOptions& options) {
+  ModelSource source{.folder = options.model, .seed = 0, .layers = options.layers};
+  // The tokenizer of the model counts words as any of its kind, and a key of no component is the run's to refuse.
+  const wan::PipelineConfig pipeline = model_index(source.folder);
+  if (options.weights != WeightSource::kRandom) source.files = named_files(options);
+  std::erase_if(source.files, [&](const auto& file) { return file.first == "tokenizer" || !pipeline.has(file.first); });
+  return open_model(source);
 }
 ModelFolder ModelFolder::open(const GenerateOptions& given) {
   const GenerateOptions options = with_found_files(given);

@@ -122,6 +122,7 @@ struct ModelFolder {
   std::optional<ImageEncoder> image_encoder;  // where the transformer reads its rows
   wan::ModelClass kind = {};
   std::optional<double> attention_int8_limit = {};  // with int8_layers=auto or a budget, as that chose it
+  std::map<std::string, std::filesystem::path> config_files = {};  // of components with weights, as config_of() says
 
   // All throw Error for the first thing that is missing, broken or not supported. `layers`: only the first of each
   // transformer; unset: all.
@@ -130,6 +131,8 @@ struct ModelFolder {
   // has none.
   static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0,
                                  std::optional<int64_t> layers = {});
+  // With random weights, and the configs that a run of these options has: files that are not here count as the model's.
+  static ModelFolder open_random(const GenerateOptions& options);
   // As the options `model`, `weights`, `weights_seed`, `layers`, those of files of components, and of LoRA files say;
   // in a folder of ComfyUI files are found as with_found_files() says.
   static ModelFolder open(const GenerateOptions& given);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "pipeline/fingerprint.h"
+#include "pipeline/planned_run.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -36,6 +38,78 @@ TEST(ModelFolder, ExpertsOfDifferentReachAreRefused) {
   const ModelCopy model("wan22_t2v");
   model.replace("transformer_2/config.json", "\"rope_max_seq_len\": 1024", "\"rope_max_seq_len\": 64");
   EXPECT_THAT(refusal(model), HasSubstr("rope_max_seq_len is 1024 in transformer/config.json but 64"));
+}
+
+// Components of another folder, with other values than the model's and the same tensors.
+TEST(ModelFolder, AComponentsFolderIsReadWithItsOwnConfig) {
+  const ModelCopy model("wan21_t2v"), other("wan21_t2v");
+  other.replace("transformer/config.json", "\"eps\": 1e-06", "\"eps\": 0.25");
+  other.replace("transformer/config.json", "\"attention_head_dim\": 12", "\"attention_head_dim\": 24");
+  other.replace("transformer/config.json", "\"num_attention_heads\": 4", "\"num_attention_heads\": 2");
+  other.replace("transformer/config.json", "\"rope_max_seq_len\": 1024", "\"rope_max_seq_len\": 64");
+  other.replace("vae/config.json", "-0.7571", "0.5");
+  other.replace("vae/config.json", "2.8184", "4");
+  other.replace("text_encoder/config.json", "\"layer_norm_epsilon\": 1e-06", "\"layer_norm_epsilon\": 0.125");
+  GenerateOptions options = small_run();
+  options.model = model.path().string();
+  const ModelFolder plain = ModelFolder::open(options);
+  options.transformer = (other.path() / "transformer").string();
+  options.vae = (other.path() / "vae").string();
+  options.text_encoder = (other.path() / "text_encoder").string();
+  // A run and its plan.
+  const ModelFolder run = ModelFolder::open(options);
+  const PlannedRun planned(options);
+  for (const ModelFolder* opened : {&run, &planned.model}) {
+    const wan::TransformerConfig& config = opened->experts[0].config;
+    EXPECT_EQ(config.eps, 0.25);
+    EXPECT_EQ(config.num_attention_heads, 2);
+    EXPECT_EQ(config.attention_head_dim, 24);
+    EXPECT_EQ(config.rope_max_seq_len, 64);
+    EXPECT_EQ(opened->vae_config.latents_mean[0], 0.5f);
+    EXPECT_EQ(opened->vae_config.latents_std[0], 4.0f);
+    EXPECT_EQ(opened->text_encoder_config.layer_norm_epsilon, 0.125);
+  }
+  EXPECT_THAT(fingerprint(run), HasSubstr("\ntransformer config.json="));
+  EXPECT_NE(transformer_identity(run, 0), transformer_identity(plain, 0));
+}
+
+TEST(ModelFolder, AComponentsConfigThatDoesNotFitIsRefused) {
+  const auto refused = [](const std::string& component, const std::string& from, const std::string& to) {
+    const ModelCopy other("wan21_t2v");
+    other.replace(component + "/config.json", from, to);
+    GenerateOptions options;
+    options.model = recorded_model("wan21_t2v").string();
+    (component == "vae" ? options.vae : options.transformer) = (other.path() / component).string();
+    const std::string error = error_of([&] { ModelFolder::open(options); });
+    EXPECT_THAT(error, HasSubstr((other.path() / component).string()));
+    return error;
+  };
+  EXPECT_THAT(refused("transformer", "rms_norm_across_heads", "layer_norm"),
+              AllOf(HasSubstr("config.json"), HasSubstr("qk_norm"), HasSubstr("rms_norm_across_heads")));
+  EXPECT_THAT(refused("transformer", "\"added_kv_proj_dim\": null", "\"added_kv_proj_dim\": 48"),
+              HasSubstr("added_kv_proj_dim needs an image_dim"));
+  EXPECT_THAT(refused("transformer", "\"cross_attn_norm\": true", "\"cross_attn_norm\": false"), HasSubstr("norm2"));
+  EXPECT_THAT(refused("transformer", "\"text_dim\": 32", "\"text_dim\": 64"), HasSubstr("64"));
+  EXPECT_THAT(refused("transformer", "WanTransformer3DModel", "WanModel2"), HasSubstr("_class_name"));
+  EXPECT_THAT(refused("vae", "\"scale_factor_spatial\": 8", "\"scale_factor_spatial\": 16"),
+              HasSubstr("scale_factor_spatial 16"));
+}
+
+// What the authors' config says is checked, and the rest is the model's.
+TEST(ModelFolder, AnOriginalConfigMustNotContradictTheModel) {
+  const ModelCopy other("wan21_t2v");
+  const TestFolder folder;
+  std::filesystem::copy(other.path() / "transformer", folder / "own", std::filesystem::copy_options::recursive);
+  GenerateOptions options;
+  options.model = recorded_model("wan21_t2v").string();
+  options.transformer = (folder / "own").string();
+  folder.write("own/config.json", R"({"_class_name": "WanModel", "dim": 48, "num_heads": 4, "eps": 1e-06})");
+  EXPECT_EQ(ModelFolder::open(options).experts[0].config.num_attention_heads, 4);
+  folder.write("own/config.json", R"({"_class_name": "WanModel", "dim": 48, "num_heads": 2})");
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
+              AllOf(HasSubstr("own/config.json"), HasSubstr("num_heads is 2, but must be 4")));
+  folder.write("own/config.json", R"({"_class_name": "WanModel", "eps": 1e-05})");
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("eps is 1e-05, but must be 1e-06"));
 }
 
 TEST(ModelFolder, LayersAreTheFirstOfEveryTransformer) {

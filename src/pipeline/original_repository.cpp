@@ -20,14 +20,23 @@ namespace fs = std::filesystem;
 
 constexpr const char *kHighNoise = "high_noise_model", *kLowNoise = "low_noise_model", *kConfig = "config.json";
 
+std::string class_in(const fs::path& folder) {
+  if (!is_there(folder / kConfig)) return {};
+  return JsonObject::load(folder / kConfig).get<std::string>("_class_name", std::string());
+}
+
 }  // namespace
 
 bool is_original_repository(const fs::path& folder) {
   if (is_there(folder / "model_index.json")) return false;
   if (is_there(folder / kHighNoise / kConfig)) return true;
-  if (!is_there(folder / kConfig)) return false;
-  const auto name = JsonObject::load(folder / kConfig).get<std::string>("_class_name", std::string());
+  const std::string name = class_in(folder);
   return name == "WanModel" || name == "VaceWanModel";
+}
+
+bool has_original_config(const fs::path& folder) {
+  const std::string name = class_in(folder);
+  return name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
 }
 
 GenerateOptions with_original_files(const GenerateOptions& given) {

@@ -11,6 +11,9 @@ namespace zoetrope::pipeline {
 
 bool is_original_repository(const std::filesystem::path& folder);
 
+// Whether its config.json is one of the authors', which has other keys than that of the hub.
+bool has_original_config(const std::filesystem::path& folder);
+
 // `given`, whose model is such a repository, with its transformers and its tokenizer, and with the configs of the known
 // model of these shapes as the model. Throws Error where the components that are pickles are not named as other files.
 GenerateOptions with_original_files(const GenerateOptions& given);

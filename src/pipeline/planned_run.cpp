@@ -35,7 +35,7 @@ constexpr const char* kOfRunning[] = {"weights_seed",
 // What blocks int8_layers=auto takes was measured of a model's own weights; all else follows from the configs.
 ModelFolder opened_model(const GenerateOptions& options) {
   if (spends_measured_errors(options)) return ModelFolder::open(options);
-  ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
+  ModelFolder model = ModelFolder::open_random(options);
   model.use(options);
   return model;
 }

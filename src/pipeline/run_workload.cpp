@@ -103,13 +103,13 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
         there ? weights_there(path, name, named != files.end()) : std::optional<io::Checkpoint>();
     if (!file) {
       if (there || named != files.end()) missing.push_back(fmt::format("{}={}", name, path.string()));
-      dtype = published_dtype(JsonObject::load(folder / name / "config.json"));
+      dtype = published_dtype(JsonObject::load(config_of(folder, files, name)));
       continue;
     }
     dtype = main_dtype(*file);
     if (!name.starts_with("transformer")) continue;
     const wan::TransformerConfig& used = name == "transformer" ? configs.experts.front() : configs.experts.back();
-    const auto whole = wan::TransformerConfig::load(folder / name / "config.json");
+    const auto whole = wan::TransformerConfig::load(config_of(folder, files, name));
     configs.transformer_file_bytes =
         std::max(configs.transformer_file_bytes, used_bytes(*file, wan::share_of(used, whole)));
   }

@@ -156,7 +156,7 @@ refused_file("quantized_weights", ["text_encoder/config.json", "quantization_con
 
 @test
 def a_component_of_a_quantized_folder(cwd):
-    """Its own configuration is looked at, though the model's decides."""
+    """Its own configuration is read."""
     model = copy_model(cwd)
     own = model.parent / "own"
     shutil.copytree(model / "transformer", own)

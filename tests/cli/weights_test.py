@@ -413,6 +413,20 @@ def blocks_may_have_files_of_their_own(cwd):
         assert "shard 'block_1.safetensors' is missing" in harness.sentence(run([PROGRAM, *command], cwd)), command
 
 
+@test
+def a_components_folder_has_its_own_config(cwd):
+    """It gives the latents of a model with that folder, not those of the model's own values."""
+    model = copy_model(cwd)
+    config = model / "transformer/config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "eps": 0.25, "num_attention_heads": 2, "attention_head_dim": 24}))
+    made = {}
+    for name, words, folder in (("plain", [], MODEL), ("whole", [], model), ("named", [f"transformer={model}/transformer"], MODEL)):
+        result = generate(cwd, *words, f"output={name}.png", f"dump={name}", model=folder)
+        assert result.returncode == 0, result.stderr
+        made[name] = latents(pathlib.Path(cwd) / name)
+    assert made["whole"] == made["named"] != made["plain"]
+
+
 def comfy_folder(folder):
     """The files of the model in ComfyUI's folders."""
     for name in ("unet", "text_encoders", "vae"):
