@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "comm/stall.h"
 #include "pipeline/agreement.h"
 
 namespace zoetrope::server {
@@ -168,6 +169,7 @@ std::string RankJobs::perform(const Part& part) {
 }
 
 void RankJobs::watch(Job& job) {
+  const comm::WatchingThread watching;
   std::vector<State> all(static_cast<size_t>(world_.size()));
   const auto none_runs = [&] { return std::find(all.begin(), all.end(), State::kRuns) == all.end(); };
   try {

@@ -42,6 +42,8 @@ std::vector<const RankState*> chain_from(std::span<const RankState> ranks, int w
   return chain;
 }
 
+thread_local bool g_watches = false;
+
 std::string seconds_text(double seconds) { return fmt::format("{:.1f} s", seconds); }
 
 // "'ring hop' at step 3"
@@ -162,6 +164,10 @@ std::string waits_table(std::span<const RankState> ranks, int waiting, size_t mo
     }
   return left_out > 0 ? fmt::format("{}  and {} more\n", lines, left_out) : lines;
 }
+
+WatchingThread::WatchingThread() { g_watches = true; }
+WatchingThread::~WatchingThread() { g_watches = false; }
+bool WatchingThread::is_this() { return g_watches; }
 
 std::string host_name() {
   std::array<char, 256> text{};

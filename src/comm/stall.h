@@ -48,6 +48,17 @@ std::string verdict(std::span<const RankState> ranks, int waiting, double timeou
 // A line for each rank, the awaited ones first; about `most` bytes, with a word on those that are left out.
 std::string waits_table(std::span<const RankState> ranks, int waiting, size_t most = 1 << 20);
 
+// While one exists, operations of its thread are no sign that its rank goes on, for ranks that wait for that: of a
+// thread that watches whether others work, over MPI.
+class WatchingThread {
+ public:
+  WatchingThread();
+  ~WatchingThread();
+  WatchingThread(const WatchingThread&) = delete;
+  WatchingThread& operator=(const WatchingThread&) = delete;
+  static bool is_this();
+};
+
 // The name of this machine.
 std::string host_name();
 

@@ -13,9 +13,12 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "zoetrope/error.h"
 #include "zoetrope/mpi.h"
+
+#include "comm/stall.h"
 
 namespace {
 
@@ -180,6 +183,20 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
     {"process_stops_in_finalise", [](Communicator& comm) { g_stops_in_finalise = comm.rank() == 1; }},
     {"process_0_stops_in_finalise", [](Communicator& comm) { g_stops_in_finalise = comm.rank() == 0; }},
     {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
+    {"thread_stalls_and_is_watched",
+     [](Communicator& comm) {
+       const auto watched = comm.split(0, comm.rank());
+       const std::jthread watch([&] {
+         const zoetrope::comm::WatchingThread watching;
+         std::vector<char> all(static_cast<size_t>(comm.size()));
+         const char mine = 0;
+         try {
+           for (;; sleep_for(0.1)) watched->all_gather(&mine, all.data(), 1, "watch");
+         } catch (const Error&) {
+         }
+       });
+       ring_without(comm, 1, [] { sleep_for(1000); });
+     }},
     {"leaves_without_mpi",
      [](Communicator& comm) {
        comm.barrier();
@@ -211,6 +228,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no such scenario\n");
     return 2;
   }
-  const bool extends = scenario->first == "rank_is_slow_and_waited_for";
+  const bool extends =
+      scenario->first == "rank_is_slow_and_waited_for" || scenario->first == "thread_stalls_and_is_watched";
   return zoetrope::comm::run_mpi(scenario->second, {.timeout_seconds = 2, .extends = extends});
 }

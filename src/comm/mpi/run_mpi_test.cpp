@@ -187,12 +187,15 @@ TEST(RunMpi, ProcessThatStopsAtTheEndIsNoticed) {
 }
 
 TEST(RunMpi, StalledThreadIsNamedAndEndsTheRun) {
-  const Outcome result = run("thread_stalls");
-  expect_one_error(result, "rank ");
-  EXPECT_TRUE(
-      std::regex_search(result.output, std::regex("; rank 1 on [^ ]+ is stalled: it last entered 'barrier' at step 3")))
-      << result.output;
-  expect_table(result, 4);
+  // Another thread of its process does not stall, and no sign of it is taken for one of the rank.
+  for (const char* scenario : {"thread_stalls", "thread_stalls_and_is_watched"}) {
+    SCOPED_TRACE(scenario);
+    const Outcome result = run(scenario);
+    expect_one_error(result, "rank ");
+    const std::regex verdict("; rank 1 on [^ ]+ is stalled: it last entered 'barrier' at step 3");
+    EXPECT_TRUE(std::regex_search(result.output, verdict)) << result.output;
+    expect_table(result, 4);
+  }
 }
 
 // Between the end of its body and MPI_Finalize.

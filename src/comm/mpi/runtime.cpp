@@ -459,9 +459,12 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
   const std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange->name, failed_rank_, failure_));
   throw_if_stopped(*exchange->stop, exchange->name);
-  last_change_ = exchange->posted = Clock::now();
-  last_operation_ = exchange->name;
-  given_up_.reset();
+  exchange->posted = Clock::now();
+  if (!WatchingThread::is_this()) {
+    last_change_ = exchange->posted;
+    last_operation_ = exchange->name;
+    given_up_.reset();
+  }
   submitted_.push_back(exchange);
   work_.notify_all();
 }

@@ -155,6 +155,7 @@ class Runtime {
     Clock::time_point begin;
     double timeout_seconds;
     bool of_rank;  // of its own thread
+    bool watches;  // of a WatchingThread
   };
   struct Slot {
     std::shared_ptr<Exchange> exchange;  // null for control messages

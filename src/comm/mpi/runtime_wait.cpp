@@ -27,19 +27,21 @@ void Runtime::wait(Exchange& exchange, const Deadline& deadline) {
   Lock lock(mutex_);
   bool in_time = ready(exchange);
   if (!in_time) {
-    const bool rank = exchange.rank_thread.value_or(std::this_thread::get_id()) == std::this_thread::get_id();
+    const bool watches = WatchingThread::is_this();
+    const std::thread::id thread = std::this_thread::get_id();
+    const bool rank = !watches && exchange.rank_thread.value_or(thread) == thread;
     if (rank) {
       rank_waits_ = wait_began_ = true;
       work_.notify_all();
     }
-    last_change_ = Clock::now();
-    const Wait wait{&exchange, last_change_, deadline.seconds(), rank};
+    const Wait wait{&exchange, Clock::now(), deadline.seconds(), rank, watches};
+    if (!watches) last_change_ = wait.begin;
     waits_.push_back(wait);
     in_time = ends_in_time(lock, wait, deadline);
     std::erase_if(waits_, [&](const Wait& other) { return other.exchange == &exchange; });
     if (rank) rank_waits_ = false;
     if (!in_time && !ready(exchange)) throw_timeout(wait);
-    last_change_ = Clock::now();
+    if (!watches) last_change_ = Clock::now();
   }
   if (!exchange.error.empty()) throw Error(exchange.error);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
@@ -84,7 +86,8 @@ const Piece& Runtime::awaited(const Exchange& exchange) {
 const Runtime::Wait* Runtime::main_wait() const {
   const auto own = std::find_if(waits_.begin(), waits_.end(), [](const Wait& wait) { return wait.of_rank; });
   if (own != waits_.end()) return &*own;
-  return waits_.empty() ? nullptr : &waits_.front();
+  const auto other = std::find_if(waits_.begin(), waits_.end(), [](const Wait& wait) { return !wait.watches; });
+  return other != waits_.end() ? &*other : nullptr;
 }
 
 Activity Runtime::activity(const Wait* wait) const {
@@ -124,8 +127,10 @@ void Runtime::throw_timeout(const Wait& wait) {
                   verdict(all, rank_, wait.timeout_seconds));
   const std::string text = timeout_message(rank_, wait.timeout_seconds, piece.peer, wait.exchange->name, step_, detail);
   wait.exchange->timed_out = true;
-  given_up_ = activity(&wait);
-  last_change_ = Clock::now();
+  if (!wait.watches) {
+    given_up_ = activity(&wait);
+    last_change_ = Clock::now();
+  }
   if (in_run_) {
     stalled_ = fmt::format("{}\n{}", text, waits_table(all, rank_, kTable));
     work_.notify_all();
