@@ -1,15 +1,9 @@
 // Jobs on all ranks of a server that was started with mpirun, one after another: rank 0 says which, all do it together,
-// and a job that fails, or that rank 0 gives up, ends on all of them without ending the server. Knows no videos.
-//
-// While a job runs, a thread of each rank tells the others ten times a second whether this rank still works on it, has
-// ended it or has failed. When one has failed, all stop the jobs' communicator and those split from it, also by earlier
-// jobs, so that ranks that wait for the failed one get an error. The next job begins when all have ended this one, on
-// another communicator.
+// and a job that fails, or that rank 0 gives up, ends on all of them (watched_ranks.h) without ending the server. Knows
+// no videos.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,12 +13,13 @@
 
 #include "zoetrope/communicator.h"
 
+#include "pipeline/watched_ranks.h"
+
 namespace zoetrope::server {
 
 class RankJobs {
  public:
-  // This rank's part in a job. `stopped`: whether it is to be given up; for any thread.
-  using Part = std::function<void(comm::Communicator& ranks, const std::function<bool()>& stopped)>;
+  using Part = pipeline::WatchedRanks::Part;
 
   // Collective over `world`, whose ranks are processes and which must outlive this. `timeout_seconds`: the deadline of
   // the waits of `world`.
@@ -50,10 +45,7 @@ class RankJobs {
 
  private:
   enum class Order : uint8_t { kQuestion, kJob, kEnd };  // kQuestion: are you there?
-  enum class State : uint8_t { kRuns, kEnded, kFailed };
-  struct Job;
   std::string perform(const Part& part);
-  void watch(Job& job);
   void ask_now_and_then();
   void send(Order order, const std::string& text = {});
   void gather_answers();
@@ -63,9 +55,7 @@ class RankJobs {
   const double timeout_seconds_;
   std::mutex sending_;  // of rank 0, held while it waits for the others
   const std::unique_ptr<comm::Communicator> orders_;
-  const std::unique_ptr<comm::Communicator> states_;  // for the threads that watch
-  // All jobs use this one until one fails; what a job keeps for later ones splits off from it, and stops with it.
-  std::unique_ptr<comm::Communicator> ranks_;
+  pipeline::WatchedRanks watched_;
 
   mutable std::mutex mutex_;  // never held in a wait for other ranks
   std::condition_variable changed_;

@@ -1,0 +1,116 @@
+#include "pipeline/watched_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/stall.h"
+#include "pipeline/agreement.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+constexpr auto kBetweenStates = std::chrono::milliseconds(100);
+constexpr const char* kStates = "state of a job";
+
+// What a part threw, in words.
+std::string words_of(const std::exception_ptr& thrown) {
+  std::string words;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    words = "out of memory";
+  } catch (const std::exception& error) {
+    words = error.what();
+  } catch (...) {
+  }
+  return words.empty() ? "an exception without a message" : words;
+}
+
+}  // namespace
+
+// One part on this rank.
+struct WatchedRanks::Job {
+  explicit Job(comm::Communicator& of) : ranks(of) {}
+
+  comm::Communicator& ranks;
+  std::atomic<bool> stopped = false;
+  std::mutex mutex;
+  std::condition_variable changed;
+  State state = State::kRuns;
+  std::string why;                 // it failed here; not changed once it has
+  std::optional<Failure> failure;  // the first
+  std::exception_ptr broken;       // why the ranks could not tell each other
+};
+
+WatchedRanks::WatchedRanks(comm::Communicator& world, double timeout_seconds)
+    : world_(world), timeout_seconds_(timeout_seconds), states_(world.split(0, world.rank())) {}
+
+std::optional<WatchedRanks::Failure> WatchedRanks::run(const Part& part) {
+  if (!lost_.empty()) throw Error(lost_);
+  if (ranks_ == nullptr) ranks_ = world_.split(0, world_.rank());
+  ranks_->set_timeout(timeout_seconds_);  // the part before may have set its own
+  Job job(*ranks_);
+  std::thread watching([&] { watch(job); });
+  std::exception_ptr thrown;
+  try {
+    part(*ranks_, [&] { return job.stopped.load(); });
+  } catch (...) {  // Error, memory that ran out, or what a callback of the user threw
+    thrown = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(job.mutex);
+    if (thrown) job.why = words_of(thrown);
+    job.state = thrown ? State::kFailed : State::kEnded;
+    job.changed.notify_all();
+  }
+  watching.join();
+  try {
+    // Names the rank that is missing; the part may have waited for one that waited for that.
+    if (job.broken) std::rethrow_exception(job.broken);
+  } catch (const std::exception& error) {
+    lost_ = error.what();
+    throw;
+  }
+  if (!job.failure) return std::nullopt;
+  ranks_.reset();
+  if (job.failure->rank == world_.rank() || job.failure->why == job.why) job.failure->thrown = thrown;
+  return std::move(job.failure);
+}
+
+void WatchedRanks::watch(Job& job) {
+  const comm::WatchingThread watching;
+  std::vector<State> all(static_cast<size_t>(world_.size()));
+  const auto none_runs = [&] { return std::find(all.begin(), all.end(), State::kRuns) == all.end(); };
+  try {
+    do {
+      State state;
+      {
+        std::unique_lock lock(job.mutex);
+        job.changed.wait_for(lock, kBetweenStates, [&] { return job.state != State::kRuns; });
+        state = job.state;
+      }
+      states_->all_gather(&state, all.data(), sizeof state, kStates);
+      const auto failed_rank = std::find(all.begin(), all.end(), State::kFailed);
+      if (failed_rank == all.end() || job.failure) continue;
+      job.stopped = true;
+      job.ranks.stop();
+      const int rank = static_cast<int>(failed_rank - all.begin());
+      // Also where a rank does not come to an end.
+      const std::string why = rank == world_.rank() ? job.why : std::string();
+      job.failure = Failure{rank, broadcast_text(*states_, rank, why, kStates), nullptr};
+    } while (!none_runs());
+  } catch (...) {
+    job.broken = std::current_exception();
+    job.stopped = true;
+    job.ranks.stop();
+  }
+}
+
+}  // namespace zoetrope::pipeline
