@@ -39,8 +39,8 @@ class RankJobs {
   // On the others: does the jobs that rank 0 runs, until that ends. part(order) is this rank's part of a job.
   void follow(const std::function<Part(const std::string& order)>& part);
 
-  // On rank 0: why no further job can run, as where a process does not answer; empty while one can. Any thread; does
-  // not wait for other ranks.
+  // On rank 0: why no further job can run, as where a process does not answer or does not end a job that failed; empty
+  // while one can. Any thread; does not wait for other ranks.
   std::string lost() const;
 
  private:

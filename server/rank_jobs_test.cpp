@@ -1,6 +1,7 @@
-// Jobs that end well, fail on one rank and are given up, on threads and under mpirun.
+// Jobs that end well, fail on one rank, are given up and do not end, on threads and under mpirun.
 #include "server/rank_jobs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -98,6 +99,36 @@ ZT_RANK_TEST(RankJobs, AFailureEndsOneJobAndNotTheNext) {
   g_kept.reset();
   EXPECT_EQ(parts, 9);
   EXPECT_EQ(failures, 4);
+}
+
+ZT_RANK_TEST(RankJobs, ARankThatDoesNotEndAFailedJobIsNamed) {
+  const int n = comm.size(), last = n - 1, me = comm.rank();
+  if (n == 1) return;
+  const std::string expected =
+      fmt::format("rank {} has not ended its part 0.5 s after rank 0 failed: interrupted", last);
+  const auto outside = comm.split(0, me);
+  RankJobs jobs(comm, 0.5);
+  const RankJobs::Part part = [&](comm::Communicator&, const Stopped&) {
+    if (me == 0) throw Error("interrupted");
+    if (me == last) outside->barrier();  // as in a read that does not return
+  };
+  const auto failure = [&]() -> std::string {
+    try {
+      if (me == 0) jobs.run("job", part);
+      else jobs.follow([&](const std::string&) { return part; });
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(failure(), expected);
+  if (me == 0) {
+    EXPECT_EQ(jobs.lost(), expected);
+  }
+  if (me != last) outside->barrier();
+  if (me == 0) {
+    EXPECT_EQ(failure(), expected);  // and waits for nobody
+  }
 }
 
 }  // namespace

@@ -11,10 +11,13 @@
 
 #include "base/error.h"
 #include "comm/stall.h"
+#include "comm/transport.h"
 #include "pipeline/agreement.h"
 
 namespace zoetrope::pipeline {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr auto kBetweenStates = std::chrono::milliseconds(100);
 constexpr const char* kStates = "state of a job";
@@ -46,6 +49,7 @@ struct WatchedRanks::Job {
   State state = State::kRuns;
   std::string why;                 // it failed here; not changed once it has
   std::optional<Failure> failure;  // the first
+  Clock::time_point end;           // with a failure: until when those are waited for that have not ended
   std::exception_ptr broken;       // why the ranks could not tell each other
 };
 
@@ -87,7 +91,10 @@ std::optional<WatchedRanks::Failure> WatchedRanks::run(const Part& part) {
 void WatchedRanks::watch(Job& job) {
   const comm::WatchingThread watching;
   std::vector<State> all(static_cast<size_t>(world_.size()));
-  const auto none_runs = [&] { return std::find(all.begin(), all.end(), State::kRuns) == all.end(); };
+  // The first rank in this state; size() where none is.
+  const auto first = [&](State state) {
+    return static_cast<int>(std::find(all.begin(), all.end(), state) - all.begin());
+  };
   try {
     do {
       State state;
@@ -96,21 +103,27 @@ void WatchedRanks::watch(Job& job) {
         job.changed.wait_for(lock, kBetweenStates, [&] { return job.state != State::kRuns; });
         state = job.state;
       }
+      if (job.failure && state != State::kRuns && Clock::now() > job.end) state = State::kWaitedEnough;
       states_->all_gather(&state, all.data(), sizeof state, kStates);
-      const auto failed_rank = std::find(all.begin(), all.end(), State::kFailed);
-      if (failed_rank == all.end() || job.failure) continue;
-      job.stopped = true;
-      job.ranks.stop();
-      const int rank = static_cast<int>(failed_rank - all.begin());
-      // Also where a rank does not come to an end.
-      const std::string why = rank == world_.rank() ? job.why : std::string();
-      job.failure = Failure{rank, broadcast_text(*states_, rank, why, kStates), nullptr};
-    } while (!none_runs());
+      if (!job.failure && first(State::kFailed) < world_.size()) end_others(job, first(State::kFailed));
+      if (first(State::kWaitedEnough) < world_.size() && first(State::kRuns) < world_.size()) {
+        fail("rank {} has not ended its part {:g} s after rank {} failed: {}", first(State::kRuns), timeout_seconds_,
+             job.failure->rank, job.failure->why);
+      }
+    } while (first(State::kRuns) < world_.size());
   } catch (...) {
     job.broken = std::current_exception();
     job.stopped = true;
     job.ranks.stop();
   }
+}
+
+void WatchedRanks::end_others(Job& job, int failed) {
+  job.stopped = true;
+  job.ranks.stop();
+  job.end = comm::deadline_after(timeout_seconds_);
+  const std::string why = failed == world_.rank() ? job.why : std::string();
+  job.failure = Failure{failed, broadcast_text(*states_, failed, why, kStates), nullptr};
 }
 
 }  // namespace zoetrope::pipeline
