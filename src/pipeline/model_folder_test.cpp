@@ -108,6 +108,8 @@ TEST(ModelFolder, AnOriginalConfigMustNotContradictTheModel) {
   folder.write("own/config.json", R"({"_class_name": "WanModel", "dim": 48, "num_heads": 2})");
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
               AllOf(HasSubstr("own/config.json"), HasSubstr("num_heads is 2, but must be 4")));
+  folder.write("own/config.json", R"({"model_type": "t2v", "dim": 64})");
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("dim is 64, but must be 48"));
   folder.write("own/config.json", R"({"_class_name": "WanModel", "eps": 1e-05})");
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("eps is 1e-05, but must be 1e-06"));
 }

@@ -36,7 +36,9 @@ bool is_original_repository(const fs::path& folder) {
 
 bool has_original_config(const fs::path& folder) {
   const std::string name = class_in(folder);
-  return name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
+  const bool without_class =
+      name.empty() && is_there(folder / kConfig) && JsonObject::load(folder / kConfig).has("dim");
+  return without_class || name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
 }
 
 GenerateOptions with_original_files(const GenerateOptions& given) {

@@ -11,7 +11,8 @@ namespace zoetrope::pipeline {
 
 bool is_original_repository(const std::filesystem::path& folder);
 
-// Whether its config.json is one of the authors', which has other keys than that of the hub.
+// Whether its config.json is one of the authors', which has other keys than that of the hub. Converters of their files
+// may leave its class out.
 bool has_original_config(const std::filesystem::path& folder);
 
 // `given`, whose model is such a repository, with its transformers and its tokenizer, and with the configs of the known

@@ -41,8 +41,7 @@ ModelClass model_class(const PipelineConfig& pipeline, const TransformerConfig& 
   const int64_t channels = channels_of_picture ? with_channels : z;
   if (transformer.in_channels != channels) {
     fail(
-        "{}: the transformer's config says in_channels {}, but with the {} latent channels of the VAE's (z_dim) a "
-        "model "
+        "{}: the transformer's config says in_channels {}, but with the {} latent channels of the VAE (z_dim) a model "
         "takes {}, or {} with those of a picture and its mask",
         where, transformer.in_channels, z, z, with_channels);
   }
