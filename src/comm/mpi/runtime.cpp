@@ -54,6 +54,8 @@ constexpr std::chrono::duration<double> kPatience(1);
 constexpr double kAnswer = 4;
 // What nobody will receive is dropped for as long: it was sent before the sender heard of it, or has said so.
 constexpr auto kDropFor = milliseconds(10000);
+// Between two looks for it.
+constexpr auto kBetweenDrops = milliseconds(20);
 // Communicators that went away last, whose messages may still arrive.
 constexpr size_t kMostClosed = 256;
 // Without messages in transit: how often control messages are polled.
@@ -425,9 +427,15 @@ void Runtime::drop_unwanted() {
   {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
+    if (now - dropped_at_ < kBetweenDrops) return;
+    dropped_at_ = now;
     std::erase_if(dropped_, [&](const auto& entry) { return entry.second < now; });
     for (const auto& [from, until] : dropped_) senders_and_tags.push_back(from);
   }
+  if (senders_and_tags.empty()) return;
+  // After a failure there are hundreds of tags, and where ranks share cores each question gives the core up.
+  int any = 0;
+  if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, data_, &any, MPI_STATUS_IGNORE) == MPI_SUCCESS && any == 0) return;
   for (const auto& [sender, tag] : senders_and_tags) {
     int found = 1;
     while (found != 0) {

@@ -229,6 +229,7 @@ class Runtime {
   std::vector<MPI_Request> requests_;
   std::vector<Slot> slots_;
   std::deque<std::shared_ptr<Exchange>> background_;  // not yet begun
+  Clock::time_point dropped_at_;                      // when it last looked for what nobody wants
   Control incoming_;
   MPI_Comm data_ = MPI_COMM_NULL;
   MPI_Comm control_ = MPI_COMM_NULL;
