@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
@@ -14,6 +15,7 @@
 #include "pipeline/cancel.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/run.h"
+#include "pipeline/watched_ranks.h"
 
 namespace zoetrope {
 
@@ -100,12 +102,32 @@ struct Model::Impl {
     return run->run(world, sinks, callbacks);
   }
 
+  // As this process' rank of an MPI job. Throws what this rank threw, or Error with what another one did.
+  std::vector<Video> generate_over_mpi(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks,
+                                       const Callbacks& callbacks) {
+    const comm::RankOptions options = pipeline::rank_options(model.options);
+    if (!mpi_world) mpi_world = comm::mpi_world(options);
+    if (!mpi_ranks) mpi_ranks.emplace(*mpi_world, options.timeout_seconds);
+    std::vector<Video> videos;
+    const auto failure = mpi_ranks->run([&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+      Callbacks either = callbacks;
+      either.cancelled = [&] { return stopped() || (callbacks.cancelled && callbacks.cancelled()); };
+      // One per call: it counts as its rank's thread that split it off, and any thread may call.
+      videos = generate(*ranks.split(0, ranks.rank()), false, requests, sinks, either);
+    });
+    if (!failure) return videos;
+    model.experts.release_shards();  // they gather over a communicator that has been stopped
+    if (failure->thrown) std::rethrow_exception(failure->thrown);
+    fail("rank {} failed: {}", failure->rank, failure->why);
+  }
+
   pipeline::OpenModel model;
   Turns turns;
   std::atomic<int64_t> next_call = 0;
   std::mutex mutex;
   std::map<Call, std::weak_ptr<pipeline::Run>> runs;
   std::unique_ptr<comm::Communicator> mpi_world;
+  std::optional<pipeline::WatchedRanks> mpi_ranks;  // of mpi_world
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -151,10 +173,7 @@ std::vector<Video> Model::generate(const std::vector<Request>& requests, const s
                                    const Callbacks& callbacks) {
   check_sinks(requests, sinks);
   const Turns::Turn turn(impl_->turns, callbacks);
-  if (comm::launched_by_mpi()) {
-    if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(pipeline::rank_options(impl_->model.options));
-    return impl_->generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), false, requests, sinks, callbacks);
-  }
+  if (comm::launched_by_mpi()) return impl_->generate_over_mpi(requests, sinks, callbacks);
   return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty()), impl_->model.of_others())
       .run_on_threads(sinks, callbacks);
 }
