@@ -5,6 +5,7 @@
 #include "zoetrope/mpi.h"
 #include "zoetrope/version.h"
 
+#include "comm/finish_failed.h"
 #include "python/bindings/bindings.h"
 
 NB_MODULE(_core, module) {
@@ -16,6 +17,8 @@ NB_MODULE(_core, module) {
   module.def("launched_by_mpi", zoetrope::comm::launched_by_mpi, "Whether mpirun or srun started this process.");
   module.def("finish_mpi", zoetrope::comm::finish_mpi, nb::call_guard<nb::gil_scoped_release>(),
              "Ends MPI where it was used. Collective.");
+  module.def("finish_failed_mpi", zoetrope::comm::finish_failed_mpi, nb::call_guard<nb::gil_scoped_release>(),
+             "Likewise, and where the other processes do not come within seconds, ends them and this one.");
   zoetrope::python::bind_attention(module);
   zoetrope::python::bind_pipeline(module);
   zoetrope::python::bind_plan(module);

@@ -84,6 +84,16 @@ class Runs {
   static inline const pid_t process_ = ::getpid();
 };
 
+// "ValueError: the sentence", for the other processes of a job.
+std::string words_of(const nb::python_error& error) {
+  std::string words = nb::cast<std::string>(error.type().attr("__name__"));
+  try {
+    words += fmt::format(": {}", nb::str(error.value()).c_str());
+  } catch (const nb::python_error&) {  // of its __str__
+  }
+  return words;
+}
+
 // What ends a run from Python: a signal's exception, or one of a hook. Holds it until the run has ended.
 class Ending {
  public:
@@ -104,6 +114,10 @@ class Ending {
     try {
       function();
       in_hook_of = before;
+    } catch (const nb::python_error& error) {
+      in_hook_of = before;
+      keep_current();
+      fail("a callback raised {}", words_of(error));
     } catch (...) {
       in_hook_of = before;
       keep_current();

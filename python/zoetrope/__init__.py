@@ -8,6 +8,7 @@ zoetrope.attention() is exact attention over arrays, zoetrope.plan() the planner
 PyTorch, zoetrope.diffusers the attention backend of diffusers; both are imported by name. docs/python.md has it all.
 """
 import atexit as _atexit
+import sys as _sys
 
 from . import _core
 from ._attention import attention
@@ -19,6 +20,16 @@ __all__ = ["Error", "WanImageToVideoPipeline", "WanPipeline", "WanPipelineOutput
 Error.__module__ = __name__  # as users import it, in tracebacks too
 __version__: str = _core.version()
 
+
+def _finish_mpi() -> None:
+    if getattr(_sys, "last_value", None) is None:
+        _core.finish_mpi()
+        return
+    # An exception ends this process, and the others may wait for it.
+    _sys.stdout.flush()
+    _core.finish_failed_mpi()
+
+
 if _core.launched_by_mpi():
-    _atexit.register(_core.finish_mpi)
+    _atexit.register(_finish_mpi)
 _atexit.register(_core.end_runs)  # before that: what is registered last is called first

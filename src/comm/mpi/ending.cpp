@@ -37,6 +37,12 @@ Ending::Ending(Runtime& runtime, int rank, int size)
       ended_ranks_(static_cast<size_t>(size)),
       heard_(static_cast<size_t>(size)) {}
 
+void Ending::note_failure() {
+  if (stopped_) return;
+  stopped_ = reporter_ = true;
+  stopped_at_ = Clock::now();
+}
+
 // A process that was stopped and goes on finds questions and deadlines that are old; before it reports any, it listens
 // whether another rank has reported meanwhile.
 void Ending::notice_pause() {

@@ -32,6 +32,8 @@ class Ending {
   // is_paused().
   void begin(double timeout_seconds) { timeout_seconds_ = timeout_seconds; }
   void body_ended(const std::string& failure, double timeout_seconds);
+  // This process failed outside of a run, of which no other is told. On any thread.
+  void note_failure();
   // `text`: a sentence, and lines on who waits for whom.
   void stalled(const std::string& text);
   void handle(const Control& message, int sender);

@@ -2,6 +2,7 @@
 #include "zoetrope/mpi.h"
 
 #include "base/error.h"
+#include "comm/finish_failed.h"
 
 namespace zoetrope::comm {
 
@@ -26,5 +27,7 @@ void start_mpi() { refuse(); }
 int run_mpi(const std::function<void(Communicator&)>&, const RankOptions&) { refuse(); }
 
 void finish_mpi() {}
+
+void finish_failed_mpi() {}
 
 }  // namespace zoetrope::comm

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/print.h"
+#include "comm/finish_failed.h"
 #include "comm/mpi/runtime.h"
 
 namespace zoetrope::comm {
@@ -33,6 +34,12 @@ int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& o
 
 void finish_mpi() {
   if (mpi::Runtime::started()) mpi::Runtime::instance().finish();
+}
+
+void finish_failed_mpi() {
+  if (!mpi::Runtime::started()) return;
+  mpi::Runtime::instance().note_failure();
+  finish_mpi();
 }
 
 }  // namespace zoetrope::comm

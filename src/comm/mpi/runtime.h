@@ -127,6 +127,8 @@ class Runtime {
   // Ends MPI (or frees what was created here, if the program initialised it) and the progress thread; collective.
   void finish();
   bool finishing();  // finish() was called
+  // Outside of a run this process has failed: finish() waits for the others for a few seconds, then ends the job.
+  void note_failure();
 
   // For Ending, on the progress thread. With the mutex held.
   void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {}, int tag = 0,

@@ -176,4 +176,9 @@ bool Runtime::end_run(const std::string& failure, double timeout_seconds) {
   return !ending_->failed();
 }
 
+void Runtime::note_failure() {
+  const std::lock_guard lock(mutex_);
+  ending_->note_failure();
+}
+
 }  // namespace zoetrope::comm::mpi

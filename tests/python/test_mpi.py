@@ -1,0 +1,64 @@
+"""WanPipeline in the processes of mpirun: what one of them raises ends the call in all, and a program ends with it."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import MODEL, PROMPT, SMALL, TINY
+
+BEGIN = f"""
+import os, sys
+import zoetrope
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+pipe = zoetrope.WanPipeline.from_pretrained({TINY!r}, keep_weights="all", **{ {**MODEL, "threads": 1}!r})
+class Wrong(Exception):
+    pass
+def call(callback=None):
+    return pipe({PROMPT!r}, generator=7, output_type="latent", callback_on_step_end=callback, **{SMALL!r})
+def wrong(pipeline, step, timestep, tensors):
+    raise Wrong("enough")
+"""
+
+
+def mpirun(ranks, script):
+    if not shutil.which("mpirun"):
+        pytest.skip("mpirun is not installed")
+    # Far less than comm_timeout, for which a rank waits for another.
+    return subprocess.run(["mpirun", "-n", str(ranks), sys.executable, "-c", BEGIN + textwrap.dedent(script)],
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_an_exception_of_one_rank_ends_the_call_of_all(tmp_path):
+    done = mpirun(3, f"""
+        latents = call().frames
+        for turn in range(2):
+            try:
+                call(wrong)
+                said = "nothing"
+            except (Wrong, zoetrope.Error) as error:
+                said = f"{{type(error).__name__}}: {{error}}"
+            assert (call().frames == latents).all()
+        open(os.path.join({str(tmp_path)!r}, str(rank)), "w").write(said)
+    """)
+    assert done.returncode == 0, done.stderr
+    others = "Error: rank 0 failed: a callback raised Wrong: enough"
+    assert [pathlib.Path(tmp_path, str(rank)).read_text() for rank in range(3)] == ["Wrong: enough", others, others]
+
+
+@pytest.mark.parametrize("how", ["call(wrong)", "call(lambda *_: None); raise Wrong('enough')"])
+def test_an_uncaught_exception_of_one_rank_ends_all(how):
+    done = mpirun(2, f"""
+        print(f"this is {{rank}}")
+        if rank == 0:
+            {how}
+        while True:
+            try:
+                call(wrong)
+            except zoetrope.Error:
+                pass
+    """)
+    assert done.returncode != 0
+    assert "Wrong: enough" in done.stderr and "this is 0" in done.stdout, done
