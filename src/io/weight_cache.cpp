@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +21,7 @@
 #include "base/file_map.h"
 #include "base/hash.h"
 #include "base/input_file.h"
+#include "base/ticking_wait.h"
 #include "io/checksum.h"
 #include "io/weight_stream.h"
 
@@ -233,8 +236,18 @@ class MadeCache final : public WeightCache::Made {
   FileMap map_;
 };
 
-void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places) {
+// Throws Error when it is stopped.
+void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places,
+                const std::stop_token& stopped) {
   constexpr size_t kChunk = size_t{16} << 20;  // bytes between two checks whether to stop
+  // Bytes between two flushes: whoever stops it waits for one of them, and not for all of the file.
+  constexpr size_t kFlushed = size_t{1} << 30;
+  const Descriptor disk(::open(file.temporary().c_str(), O_WRONLY | O_CLOEXEC));
+  size_t unflushed = 0;
+  const auto check_not_stopped = [&] {
+    file.check_not_stopped();
+    if (stopped.stop_requested()) fail("{}: stopped before it was complete", file.path().string());
+  };
   std::vector<std::byte> first(kDataOffset);
   const Header header = header_of(contents);
   std::memcpy(first.data(), &header, sizeof header);
@@ -252,14 +265,20 @@ void write_file(AtomicFile& file, const WeightCache::Contents& contents, const s
     table.push_back(checksum(places[i], entry.bytes));
     fill_up_to(entry.offset);
     for (size_t at = 0; at < entry.bytes; at += kChunk) {
-      file.check_not_stopped();
-      file.write(places[i] + at, std::min<size_t>(kChunk, entry.bytes - at));
+      check_not_stopped();
+      const size_t bytes = std::min<size_t>(kChunk, entry.bytes - at);
+      file.write(places[i] + at, bytes);
+      unflushed += bytes;
+      if (unflushed < kFlushed) continue;
+      ::fdatasync(disk.value());  // commit() says what is wrong
+      unflushed = 0;
     }
     end += entry.bytes;
   }
   fill_up_to(contents.bytes);
   table.push_back(checksum(reinterpret_cast<const std::byte*>(table.data()), table.size() * sizeof(uint64_t)));
   file.write(table.data(), table.size() * sizeof(uint64_t));
+  check_not_stopped();
   file.commit();
 }
 
@@ -270,11 +289,35 @@ uint64_t WeightCache::MappedFile::begin() { return kDataOffset; }
 WeightCache::WeightCache(fs::path folder, std::string name, Access access)
     : folder_(std::move(folder)), name_(std::move(name)), access_(access) {}
 
-WeightCache::~WeightCache() { finish(); }
+WeightCache::~WeightCache() { stop(); }
 
-void WeightCache::finish() {
+void WeightCache::finish(const std::function<void()>& tick) {
+  constexpr std::chrono::milliseconds kBetweenTicks{100};
+  {
+    std::unique_lock lock(mutex_);
+    wait_ticking(
+        lock, written_, kBetweenTicks, [&] { return !writes_; },
+        [&] {
+          if (tick) tick();
+        });
+  }
   const std::lock_guard lock(writing_);
   if (writer_.joinable()) writer_.join();
+}
+
+void WeightCache::stop() {
+  const std::lock_guard lock(writing_);
+  if (!writer_.joinable()) return;
+  writer_.request_stop();
+  writer_.join();
+}
+
+void WeightCache::set_writes(bool writes) {
+  {
+    const std::lock_guard lock(mutex_);
+    writes_ = writes;
+  }
+  written_.notify_all();
 }
 
 fs::path WeightCache::file(const Contents& contents) const {
@@ -339,15 +382,19 @@ void WeightCache::write(const Contents& contents, std::vector<const std::byte*> 
     }
     auto out = std::make_shared<AtomicFile>(path);
     const std::lock_guard lock(writing_);
-    writer_ = std::jthread([contents, places = std::move(places), give_up, out]() mutable {
-      try {
-        write_file(*out, contents, places);
-      } catch (const std::exception& error) {  // out of memory, too
-        give_up(error.what());
-      }
-      out.reset();  // before the thread is joined
-    });
+    set_writes(true);
+    writer_ = std::jthread(
+        [this, contents, places = std::move(places), give_up, out](const std::stop_token& stopped) mutable {
+          try {
+            write_file(*out, contents, places, stopped);
+          } catch (const std::exception& error) {  // out of memory, too
+            if (!stopped.stop_requested()) give_up(error.what());
+          }
+          out.reset();  // before the thread is joined
+          set_writes(false);
+        });
   } catch (const std::exception& error) {  // no thread to be had, too
+    set_writes(false);
     give_up(error.what());
   }
 }

@@ -8,8 +8,10 @@
 // weight by weight, so that loading from a slow disk can report progress.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,7 +41,7 @@ class WeightCache {
   WeightCache(std::filesystem::path folder, std::string name, Access access = Access::kReadWrite);
   WeightCache(const WeightCache&) = delete;
   WeightCache& operator=(const WeightCache&) = delete;
-  ~WeightCache();  // as finish()
+  ~WeightCache();  // as stop()
 
   class MappedFile : public WeightBuffer {
    public:
@@ -68,23 +70,29 @@ class WeightCache {
   // Throws Error where there is no folder, or no space for the file.
   std::unique_ptr<Made> make(const Contents& contents);
   void note_damaged(const Contents& contents);  // what verify() found
-  // Starts writing the packed weights that lie at `places`; returns at once. They must stay until finish(). The file
-  // appears when it is complete.
+  // Starts writing the packed weights that lie at `places`; returns at once. They must stay until finish() or stop().
+  // The file appears when it is complete.
   void write(const Contents& contents, std::vector<const std::byte*> places);
-  void finish();  // waits until the file is complete or could not be written
+  // Waits until the file is complete or could not be written. `tick` is called meanwhile, several times a second; what
+  // it throws ends the wait, but not the writing.
+  void finish(const std::function<void()>& tick = {});
+  void stop();  // ends the writing: a file that is not complete goes
 
   std::vector<std::string> take_notes();  // sentences for the user; each is returned once
 
  private:
   std::filesystem::path file(const Contents& contents) const;
   void note(std::string text);
+  void set_writes(bool writes);
 
   std::filesystem::path folder_;
   std::string name_;
   Access access_;
   std::mutex mutex_;
-  std::vector<std::string> notes_;  // under mutex_
-  std::mutex writing_;              // of writer_: several ranks may finish()
+  std::vector<std::string> notes_;   // under mutex_
+  bool writes_ = false;              // under mutex_
+  std::condition_variable written_;  // writes_ became false
+  std::mutex writing_;               // of writer_: several ranks may finish()
   std::jthread writer_;
 };
 

@@ -264,6 +264,24 @@ TEST_F(WeightCacheTest, WhatCannotBeWrittenIsSaidAndTheRunGoesOn) {
   EXPECT_THAT(cache_files(), IsEmpty());
 }
 
+// Many times the same bytes; more of them where the writer was faster than this thread.
+TEST_F(WeightCacheTest, AStopLeavesNoFile) {
+  const std::vector<std::byte> bytes(size_t{16} << 20);
+  std::vector<fs::path> left;
+  for (size_t count = 16; count <= 128; count *= 2) {
+    WeightCache::Contents contents{"a model", {}, count * bytes.size()};
+    for (size_t i = 0; i < count; ++i) contents.entries.push_back({i, i * bytes.size(), bytes.size()});
+    {
+      WeightCache cache(cache_folder(), "test");
+      cache.write(contents, std::vector<const std::byte*>(count, bytes.data()));
+    }
+    left = cache_files();
+    if (left.empty()) break;
+    fs::remove_all(cache_folder());
+  }
+  EXPECT_THAT(left, IsEmpty());
+}
+
 TEST_F(WeightCacheTest, WeightsBeyondMemoryArePackedIntoTheFile) {
   EXPECT_EQ(load_streamed().made, 2);
   ASSERT_EQ(cache_files().size(), 1u);

@@ -171,7 +171,7 @@ Weights::Weights(std::shared_ptr<const WeightSource> source, Loading loading)
     : source_(std::move(source)), loading_(std::move(loading)), cache_(std::make_unique<Cache>()) {}
 Weights::Weights(Weights&&) noexcept = default;
 Weights::~Weights() {
-  if (loading_.cache) loading_.cache->finish();  // it may be writing from the buffers
+  if (loading_.cache) loading_.cache->stop();  // it may be writing from the buffers
 }
 
 bool Weights::contains(const std::string& name) const { return source_->contains(name); }

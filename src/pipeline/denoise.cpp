@@ -147,7 +147,10 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   if (setup_.step_timeout) world_.set_timeout(comm::RankOptions().timeout_seconds);
   // The previous expert goes first: two would be twice the memory.
-  if (expert_weights_ != nullptr) expert_weights_->settle();
+  if (expert_weights_ != nullptr) {
+    expert_weights_->settle();
+    setup_.weights.finish_cache(expert_, cancelled);
+  }
   transformer_.reset();
   expert_weights_.reset();
   text_.reset();
@@ -479,7 +482,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
   if (setup_.step_timeout) world_.set_timeout(comm::RankOptions().timeout_seconds);
   expert_weights_->settle();
   setup_.weights.require_unchanged(expert_);
-  setup_.weights.finish_cache(expert_);
+  setup_.weights.finish_cache(expert_, callbacks.cancelled);
   setup_.weights.report(expert_);
 }
 

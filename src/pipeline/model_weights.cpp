@@ -9,6 +9,7 @@
 #include "pipeline/cancel.h"
 #include "pipeline/host_sharing.h"
 #include "pipeline/phases.h"
+#include "pipeline/rank_heartbeat.h"
 #include "pipeline/weight_cache_name.h"
 #include "pipeline/weight_ranks.h"
 
@@ -129,8 +130,27 @@ void ExpertWeights::require_unchanged(int expert) const {
   if (const auto source = shared(expert).source.lock()) source->require_unchanged();
 }
 
-void ExpertWeights::finish_cache(int expert) const {
-  if (world_.rank() < setup_.layout.tensor && shared(expert).cache) shared(expert).cache->finish();
+// A disk takes longer with it than comm_timeout. Each part of the layers has a writer.
+void ExpertWeights::finish_cache(int expert, const std::function<bool()>& cancelled) const {
+  if (setup_.weight_cache.empty()) return;
+  constexpr const char* kWriting = "writing the weight cache";
+  world_.set_step(kWriting);
+  for (int writer = 0; writer < setup_.layout.tensor; ++writer) {
+    // Beats are rank 0's.
+    const auto ranks = world_.split(0, (world_.rank() - writer + world_.size()) % world_.size());
+    RankHeartbeat heartbeat(*ranks, kWriting);
+    if (ranks->rank() > 0) {
+      heartbeat.wait();
+      continue;
+    }
+    if (const auto& cache = shared(expert).cache) {
+      cache->finish([&] {
+        stop_if_cancelled(cancelled, "while writing the weight cache");
+        heartbeat.beat();
+      });
+    }
+    heartbeat.done();
+  }
 }
 
 void ExpertWeights::report(int expert) const {

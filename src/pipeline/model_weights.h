@@ -73,8 +73,9 @@ class ExpertWeights {
   std::shared_ptr<const wan::TransformerWeights> load(int expert, const std::function<bool()>& cancelled);
   // Throws Error where files, or the cache, are not what they were when they were opened.
   void require_unchanged(int expert) const;
-  // After an expert's last use in a run: completes its cache on disk.
-  void finish_cache(int expert) const;
+  // Collective, before an expert's weights may go: completes its cache on disk. Throws Error when `cancelled` says so;
+  // weights that go then stop the writing.
+  void finish_cache(int expert, const std::function<bool()>& cancelled) const;
   // Passes the notes of the cache to the callback.
   void report(int expert) const;
 

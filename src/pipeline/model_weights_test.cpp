@@ -1,20 +1,33 @@
 // Which kept weights a run takes, and which it reads again.
 #include "pipeline/model_weights.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "base/test_folder.h"
 #include "pipeline/run.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
   GenerateOptions options = small_run();
@@ -32,6 +45,76 @@ TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
   EXPECT_THAT(loads(0.001), ElementsAre());
   EXPECT_THAT(loads(0.002), ElementsAre());
   EXPECT_THAT(loads({}), ElementsAre("transformer"));
+}
+
+// The file of a cache is a pipe, so that it is written for as long as nobody reads it.
+class CacheOnAPipe : public testing::Test {
+ protected:
+  static constexpr std::chrono::seconds kDeadline{4}, kUnread{6};
+
+  CacheOnAPipe() {
+    finish_on_ranks(1, {});  // which tells its name
+    const fs::path file = fs::directory_iterator(folder_.path())->path();
+    fs::remove(file);
+    EXPECT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    pipe_.emplace(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    ::fcntl(pipe_->value(), F_SETPIPE_SZ, 4096);
+  }
+
+  // All ranks load, wait for the cache, and meet.
+  void finish_on_ranks(int count, const std::function<bool()>& cancelled) const {
+    SharedExperts experts;
+    const parallel::ParallelLayout layout{.context = {.ulysses = count}};
+    const Callbacks callbacks;
+    comm::run_ranks(count,
+                    [&](comm::Communicator& world) {
+                      ExpertWeights weights({.model = model_,
+                                             .experts = experts,
+                                             .dtype = DType::kBF16,
+                                             .threads = 1,
+                                             .every_rank_loads = false,
+                                             .weight_cache = folder_.path().string(),
+                                             .weight_memory = 0,
+                                             .layout = layout,
+                                             .callbacks = callbacks},
+                                            world);
+                      const auto loaded = weights.load(0, {});
+                      weights.finish_cache(0, cancelled);
+                      world.barrier();
+                    },
+                    {.timeout_seconds = static_cast<double>(kDeadline.count())});
+  }
+
+  // Reads to the end what is written, from `begin` on or when kUnread is over.
+  std::jthread reader(const std::function<bool()>& begin) const {
+    return std::jthread([this, begin] {
+      const auto end = std::chrono::steady_clock::now() + kUnread;
+      while (!begin() && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ::fcntl(pipe_->value(), F_SETFL, 0);
+      std::array<char, 4096> bytes;
+      while (::read(pipe_->value(), bytes.data(), bytes.size()) > 0) {
+      }
+    });
+  }
+
+ private:
+  const ModelFolder model_ = ModelFolder::open(recorded_model("wan21_t2v"));
+  const TestFolder folder_;
+  std::optional<Descriptor> pipe_;
+};
+
+TEST_F(CacheOnAPipe, RanksWaitForAsLongAsItIsWritten) {
+  const std::jthread reads = reader([] { return false; });
+  EXPECT_NO_THROW(finish_on_ranks(3, [] { return false; }));
+}
+
+TEST_F(CacheOnAPipe, ACancelEndsTheWait) {
+  std::atomic<bool> asked = false;
+  const std::jthread reads = reader([&] { return asked.load(); });
+  EXPECT_THAT(error_of([&] { finish_on_ranks(2, [&] { return asked = true; }); }),
+              HasSubstr("interrupted while writing the weight cache"));
+  EXPECT_TRUE(asked);
 }
 
 }  // namespace
