@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "base/test_folder.h"
+#include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/weights.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/weight_memory.h"
 
@@ -40,6 +42,33 @@ TEST(Admission, LetsThroughWhatFitsExactly) {
   EXPECT_EQ(refusal(question, {{"a test", needed}}), "");
   EXPECT_NE(refusal(question, {{"a test", needed - Bytes(1)}}), "");
   EXPECT_EQ(refusal(question, {}), "");
+}
+
+// What a process with a rank keeps is its part: of the shards, of the layers, of the copy of its host, of a stream.
+TEST(Admission, AProcessKeepsItsPartOfTheWeights) {
+  const MemoryQuestion alone = question_1_3b();
+  const auto kept = [](const MemoryQuestion& question) { return kept_bytes(question, {.experts = true}).gigabytes(); };
+  const double whole = kept(alone);
+  const wan::TransformerConfig& config = alone.configs.experts.front();
+  EXPECT_EQ(kept_bytes(alone, {.experts = true}).count(),
+            static_cast<int64_t>(wan::transformer_weight_bytes(wan::transformer_tensors(config), DType::kF32)));
+  MemoryQuestion question = alone;
+  question.layout.context.ulysses = 2;
+  EXPECT_EQ(kept(question), whole);
+  question.sharers = 2;
+  EXPECT_NEAR(kept(question), whole / 2, whole / 100);
+  question.sharers = 1;
+  question.layout.weight_shards = 2;
+  EXPECT_LT(kept(question), whole * 0.6);
+  question.layout = {};
+  question.layout.tensor = 2;
+  EXPECT_LT(kept(question), whole * 0.6);
+  question.ranks_here = 2;
+  EXPECT_GE(kept(question), whole);
+  question = alone;
+  question.options.weight_memory = 1;
+  EXPECT_EQ(kept(question), 1);
+  EXPECT_EQ(kept_bytes(question, {}), Bytes());
 }
 
 // In every phase the weights that stay are added to those that the phase uses.

@@ -119,7 +119,12 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
   // The parts of a process are loaded at the same time.
   const int loading = setup_.every_rank_loads ? 1 : part_.parts, threads = std::max(1, setup_.threads / loading);
   return weights.get(
-      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, threads, part_); }, poll);
+      [&] {
+        auto made = wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, threads, part_);
+        read_ = true;
+        return made;
+      },
+      poll);
 }
 
 void ExpertWeights::require_unchanged(int expert) const {

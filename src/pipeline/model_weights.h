@@ -71,6 +71,7 @@ class ExpertWeights {
 
   // Collective. Throws Error when `cancelled` says so.
   std::shared_ptr<const wan::TransformerWeights> load(int expert, const std::function<bool()>& cancelled);
+  bool have_been_read() const { return read_; }  // by this rank: others took what it read, or what was kept
   // Throws Error where files, or the cache, are not what they were when they were opened.
   void require_unchanged(int expert) const;
   // Collective, before an expert's weights may go: completes its cache on disk. Throws Error when `cancelled` says so;
@@ -87,6 +88,7 @@ class ExpertWeights {
   Setup setup_;
   comm::Communicator& world_;
   wan::TensorPart part_;  // that this rank computes with
+  bool read_ = false;
 };
 
 // Half of the VAE, as the ranks of one process share it: the encoder for conditions, or the decoder for frames.

@@ -47,6 +47,27 @@ TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
   EXPECT_THAT(loads({}), ElementsAre("transformer"));
 }
 
+// Next to what the run that read the weights said of them.
+TEST(ExpertWeights, WhatOthersAllocateIsCounted) {
+  constexpr int64_t kMegabyte = 1 << 20;
+  GenerateOptions options = small_run();
+  options.keep_weights = KeepWeights::kTransformer;
+  OpenModel model(options);
+  const auto run = [&] { pipeline::Run(model, {options}).run_on_threads({{}}, {}); };
+  run();
+  const std::vector<char> of_caller(64 * kMegabyte, 1);
+  EXPECT_GT(model.of_others(), 60 * kMegabyte);
+  MemoryQuestion larger = model.memory;
+  larger.configs.experts.front().num_layers = 1000;
+  larger.configs.experts.front().ffn_dim = 8192;
+  ASSERT_GT(kept_bytes(larger, {.experts = true}).count(), 1000 * kMegabyte);
+  model.note_loaded(larger);
+  EXPECT_EQ(model.of_others(), 0);
+  model.release_weights();
+  run();
+  EXPECT_GT(model.of_others(), 60 * kMegabyte);
+}
+
 // The file of a cache is a pipe, so that it is written for as long as nobody reads it.
 class CacheOnAPipe : public testing::Test {
  protected:

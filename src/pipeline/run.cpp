@@ -1,7 +1,6 @@
 #include "pipeline/run.h"
 
 #include <fmt/ranges.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -158,13 +157,6 @@ class FramesInMemory final : public FrameSink {
   int64_t count_ = 0;
 };
 
-ModelFolder checked_model(const GenerateOptions& options) {
-  check_model_options(options);
-  for (const std::string& file : {options.output, options.grid})
-    io::load_writer_of(file);  // before OpenModel::resident
-  return ModelFolder::open(options);
-}
-
 // Throws Error for a key in which a video differs from the first of its batch, except those that are free.
 void check_alike(const GenerateOptions& first, const GenerateOptions& other, size_t number) {
   GenerateOptions a = first, b = other;
@@ -203,29 +195,6 @@ GenerateOptions of_batch(const std::vector<GenerateOptions>& videos) {
 }
 
 }  // namespace
-
-OpenModel::OpenModel(const GenerateOptions& given)
-    : options(given), folder(checked_model(given)), memory{options, model_configs(folder)} {
-  experts.keep(options.keep_weights != KeepWeights::kNone);
-  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(options.keep_weights == KeepWeights::kAll);
-}
-
-void OpenModel::release_weights() {
-  prompts.keep({}, nullptr);
-  experts.release_kept();
-  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
-}
-
-int64_t OpenModel::of_others() {
-  ::malloc_trim(0);  // what was freed in small pieces counts as used until it is given back
-  const planner::Workload most = workload_by_layout(memory)({}, 1);
-  planner::Bytes kept(prompts.bytes());
-  if (experts.known())
-    for (const planner::Workload::Expert& expert : most.experts) kept += expert.weights.resident;
-  if (vae_decoder.known()) kept += most.vae.weights.resident;
-  if (vae_encoder.known()) kept += most.kept_vae_encoder;
-  return std::max<int64_t>(0, trace::anonymous_bytes() - anonymous - kept.count());
-}
 
 void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& videos) {
   plan_run(checked_batch(videos, model.folder), model.folder);
@@ -327,7 +296,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   if (!journal.resumes)
     for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
   if (world.rank() == 0 && callbacks.note) note_plan(planned, seeds, world.size(), callbacks);
-  const size_t in_memory = admit_weights(world, planned, free, callbacks);
+  const MemoryQuestion admitted = admit_weights(world, planned, free, callbacks);
+  const size_t in_memory = weight_memory_bytes(admitted.options);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
@@ -351,7 +321,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   const bool compares = options_.cache_compare && world.rank() == 0;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
   if (options_.cache_compare)
-    uncached = denoise_uncached(world, layout, strategy, seeds, in_memory, compares ? velocities.keep() : Observer(),
+    uncached = denoise_uncached(world, layout, strategy, seeds, admitted, compares ? velocities.keep() : Observer(),
                                 callbacks);
   if (records_later) world.set_trace(trace_.get());
   begin_journal(world, seeds, callbacks, journal);
@@ -369,6 +339,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
                         .stop = stop,
                         .prompts = kept_prompts(),
                         .planned = &planned,
+                        .admitted = &admitted,
                         .trace = trace_.get(),
                         .journal = &journal,
                         .available = free,
@@ -404,8 +375,8 @@ void Run::note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, 
       callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
 }
 
-size_t Run::admit_weights(comm::Communicator& world, const AutoPlan& planned, std::optional<planner::Bytes> available,
-                          const Callbacks& callbacks) const {
+MemoryQuestion Run::admit_weights(comm::Communicator& world, const AutoPlan& planned,
+                                  std::optional<planner::Bytes> available, const Callbacks& callbacks) const {
   std::vector<MemoryQuestion> questions = {memory_question(planned.layout, planned.softmax)};
   questions.front().sharers = processes_on_this_host(world);
   if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
@@ -422,7 +393,7 @@ size_t Run::admit_weights(comm::Communicator& world, const AutoPlan& planned, st
     question.options.weight_memory = streaming.weight_memory;
     admit(question, world, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
   }
-  return weight_memory_bytes(streaming);
+  return questions.front();
 }
 
 std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
@@ -437,7 +408,8 @@ std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& ques
 
 std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
                                          const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
-                                         size_t weight_memory, const Observer& observer, const Callbacks& callbacks) {
+                                         const MemoryQuestion& admitted, const Observer& observer,
+                                         const Callbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
@@ -450,8 +422,9 @@ std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const Parall
                    .plan = plan,
                    .outputs = none,
                    .seeds = seeds,
-                   .weight_memory = weight_memory,
+                   .weight_memory = weight_memory_bytes(admitted.options),
                    .prompts = kept_prompts(),
+                   .admitted = &admitted,
                    .observer = observer},
                   callbacks);
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,9 +39,11 @@ struct OpenModel {
   // Uses `model` and the fields of ModelOptions.
   explicit OpenModel(const GenerateOptions& options);
   void release_weights();
-  // Bytes that this process has allocated since, less the most that the model can keep between runs: videos that the
-  // caller of a Model holds, and whatever else it has in memory.
+  // Bytes that this process has allocated since, less the most that it can keep of the model between runs: videos that
+  // the caller of a Model holds, other models of a server, and whatever else it has in memory.
   int64_t of_others();
+  // By any rank: its run, which has `question`, has read weights that may be kept.
+  void note_loaded(const MemoryQuestion& question);
 
   const RunFiles reads;  // before anything is read
   const GenerateOptions options;
@@ -53,6 +56,10 @@ struct OpenModel {
   KnownPrompts prompts;
   std::optional<HostLinks> links;  // between the hosts of the last run, so that the next is planned alike
   int64_t grid_frames = 0;  // bytes of videos that the caller keeps to the last run: this process's share of a host's
+
+ private:
+  std::mutex loading_;
+  std::optional<MemoryQuestion> loaded_;  // under loading_
 };
 
 // What the planner says of a run before it begins, on this machine as it is now.
@@ -140,6 +147,7 @@ class Run {
     Stop stop = Stop::kAfterDenoise;
     KnownPrompts* prompts = nullptr;               // null: the text encoder runs, and nothing is remembered
     const AutoPlan* planned = nullptr;             // to compare with; null: not
+    const MemoryQuestion* admitted = nullptr;      // of weights that may be kept; null: they are not
     trace::Trace* trace = nullptr;                 // null: not recorded
     const RunJournal* journal = nullptr;           // null: not noted
     std::optional<planner::Bytes> available = {};  // to a process; unset: not known
@@ -152,9 +160,9 @@ class Run {
                      RunJournal& opened) const;
   // Collective. Ranks that were started with other settings, or found other files, are refused.
   void require_same_run(comm::Communicator& world) const;
-  // Collective. Refuses a run that does not fit; the bytes of weights that stay in memory, as Pass has them.
-  size_t admit_weights(comm::Communicator& world, const AutoPlan& planned, std::optional<planner::Bytes> available,
-                       const Callbacks& callbacks) const;
+  // Collective. Refuses a run that does not fit; else what was admitted, with the weight_memory of the run.
+  MemoryQuestion admit_weights(comm::Communicator& world, const AutoPlan& planned,
+                               std::optional<planner::Bytes> available, const Callbacks& callbacks) const;
   void note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, int ranks,
                  const Callbacks& callbacks) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
@@ -173,7 +181,8 @@ class Run {
   std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
-                                      size_t weight_memory, const Observer& observer, const Callbacks& callbacks);
+                                      const MemoryQuestion& admitted, const Observer& observer,
+                                      const Callbacks& callbacks);
   static void compare(const std::vector<Video>& uncached, std::optional<double> velocity_off,
                       std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,

@@ -270,6 +270,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   const int64_t made = from != nullptr ? from->steps_done() : 0;  // by another process
   if (made > 0) std::memcpy(s.latents.view().raw(), from->latents.view().raw(), s.latents.view().bytes());
   denoiser.load_first_expert(made, s.callbacks.cancelled);
+  if (pass.admitted != nullptr && weights.have_been_read()) open_.note_loaded(*pass.admitted);
   Preview preview(s.stage, conditions, s.world, open_.vae_decoder);
   if (first && s.callbacks.step && (segment == 0 || made > 0))
     s.callbacks.step(segment * pass.plan.steps() + made, plan_.total_steps(), 0);

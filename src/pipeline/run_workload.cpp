@@ -203,6 +203,16 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
   return planner::memory_model(workload);
 }
 
+planner::Bytes kept_bytes(const MemoryQuestion& question, const KeptWeights& kept) {
+  const planner::Workload most = workload_by_layout(question)(question.layout, question.ranks_here);
+  planner::Bytes bytes;
+  if (kept.experts)
+    for (const planner::Workload::Expert& expert : most.experts) bytes += expert.weights.resident;
+  if (kept.vae_decoder) bytes += most.vae.weights.resident;
+  if (kept.vae_encoder) bytes += most.kept_vae_encoder;
+  return bytes;
+}
+
 TransformerMemory transformer_memory(const MemoryQuestion& question) {
   const wan::RunSize size = run_size(question);
   const int64_t packed_from = question.options.weight_cache.empty() ? wan::packed_from_bytes(question.configs) : 0;

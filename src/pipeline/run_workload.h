@@ -54,6 +54,13 @@ std::function<planner::Workload(const parallel::ParallelLayout&, int ranks_here)
     const MemoryQuestion& question);
 planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 
+// Of a model, what is in memory between two runs.
+struct KeptWeights {
+  bool experts = false, vae_decoder = false, vae_encoder = false;
+};
+// Bytes of it in a process, behind a run of this layout: where ranks are processes, a part of them.
+planner::Bytes kept_bytes(const MemoryQuestion& question, const KeptWeights& kept);
+
 // Bytes of the larger transformer's weights in memory: as the question asks, and the least that weight_memory can make
 // it.
 struct TransformerMemory {
