@@ -77,6 +77,7 @@ std::string job_text(const JobRecord& job) {
                          {"predicted_bytes", job.predicted_bytes},
                          {"seed", or_null(job.seed)},
                          {"seconds_taken", or_null(job.seconds_taken)},
+                         {"warnings", job.warnings},
                          {"error", job.error}};
   return json_text(document, 1) + "\n";
 }
@@ -117,6 +118,7 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   job.predicted_bytes = file.get_between<int64_t>("predicted_bytes", 0, INT64_MAX);
   job.seed = file.find<int64_t>("seed");
   job.seconds_taken = file.find<double>("seconds_taken");
+  job.warnings = file.get<std::vector<std::string>>("warnings", {});  // older files lack it
   job.error = file.get<std::string>("error");
   return job;
 }
@@ -185,7 +187,8 @@ json video_object(const Job& job, int64_t position, std::optional<double> wait_s
                 {"command", repeat_command(record)},
                 {"predicted_seconds", or_null(record.predicted_seconds)},
                 {"predicted_memory_bytes", record.predicted_bytes},
-                {"seconds_taken", or_null(record.seconds_taken)}};
+                {"seconds_taken", or_null(record.seconds_taken)},
+                {"warnings", record.warnings}};
   if (record.status == JobStatus::kFailed) video["error"] = {{"code", "generation_failed"}, {"message", record.error}};
   if (waits) {
     video["queue_position"] = position;

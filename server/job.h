@@ -44,7 +44,8 @@ struct JobRecord {
   int64_t predicted_bytes = 0;
   std::optional<int64_t> seed;  // of the finished video
   std::optional<double> seconds_taken;
-  std::string error;  // of a failed one
+  std::vector<std::string> warnings;  // that its run has noted
+  std::string error;                  // of a failed one
 };
 
 std::string job_text(const JobRecord& job);

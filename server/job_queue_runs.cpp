@@ -11,6 +11,7 @@
 #include "base/print.h"
 #include "base/words.h"
 #include "pipeline/journal.h"
+#include "pipeline/lora_options.h"
 #include "pipeline/phases.h"
 #include "pipeline/preview_file.h"
 #include "pipeline/run_identity.h"
@@ -121,7 +122,17 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
   };
   Callbacks callbacks;
   callbacks.cancelled = [this, job] { return job->cancelled || stopping_; };
-  callbacks.note = [this, job](const std::string& line) { options_.log(fmt::format("{}: {}", job->record.id, line)); };
+  callbacks.note = [this, job](const std::string& text) {
+    options_.log(fmt::format("{}: {}", job->record.id, text));
+    for (const std::string& warning : pipeline::warnings_in(text)) {
+      const std::string shown = printable(without_folder(job->record.id, warning));
+      const std::lock_guard lock(mutex_);
+      std::vector<std::string>& known = job->record.warnings;
+      if (std::ranges::find(known, shown) != known.end()) continue;  // of both experts, or of a run that begins again
+      known.push_back(shown);
+      changed(*job);
+    }
+  };
   callbacks.load = [this, job](const std::string&, int64_t, int64_t) {
     const std::lock_guard lock(mutex_);
     if (job->progress.phase == "waiting") job->progress.phase = "loading";

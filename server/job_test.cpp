@@ -39,12 +39,17 @@ TEST(Job, ComesBackFromItsFile) {
   job.seed = 5;
   job.seconds_taken = 0.25;
   job.error = "a reason\xff";
+  job.warnings = {"style.safetensors: 1 of 2 keys", "another"};
   job.uploads = {{"image", "image.png"}, {"reference_images", "reference_images_1.jpg"}};
   const JobRecord again = parse_job(job_text(job), "job.json");
   EXPECT_EQ(again.error, "a reason\xEF\xBF\xBD");  // bytes that are no UTF-8 are replaced
   job.error = again.error;
   EXPECT_EQ(job_text(again), job_text(job));
   EXPECT_EQ(again.uploads, job.uploads);
+  EXPECT_EQ(again.warnings, job.warnings);
+  json older = json::parse(job_text(job));
+  older.erase("warnings");
+  EXPECT_TRUE(parse_job(json_text(older), "job.json").warnings.empty());
 }
 
 TEST(Job, RefusesFilesThatItDidNotWrite) {

@@ -32,6 +32,7 @@ LoraFile parse_entry(std::string_view entry) {
 }
 
 constexpr const char* kExpertKeys[] = {"lora_high", "lora_low"};
+constexpr const char* kWarning = "Warning: ";  // begins a line
 constexpr const char* kExpertNames[] = {"transformer", "transformer_2"};
 
 }  // namespace
@@ -90,10 +91,17 @@ std::vector<std::string> lora_lines(const ModelFolder& model) {
                                     : fmt::format("ranks {} to {}", lora.least_rank, lora.largest_rank);
       lines.push_back(fmt::format("LoRA {}: strength {}, {} tensors of {}, {}{}", lora.file.string(), lora.strength,
                                   lora.tensors, kExpertNames[i], ranks, lora.strength == 0 ? "; adds nothing" : ""));
-      for (const std::string& warning : lora.warnings) lines.push_back("Warning: " + warning);
+      for (const std::string& warning : lora.warnings) lines.push_back(kWarning + warning);
     }
   }
   return lines;
+}
+
+std::vector<std::string> warnings_in(std::string_view note) {
+  std::vector<std::string> warnings;
+  for (const std::string_view line : split(note, '\n'))
+    if (line.starts_with(kWarning)) warnings.emplace_back(line.substr(std::string_view(kWarning).size()));
+  return warnings;
 }
 
 }  // namespace zoetrope::pipeline

@@ -22,7 +22,9 @@ void check_loras(const char* key, const std::vector<LoraFile>& loras);
 // the high-noise expert (transformer) and `lora_low` into the low-noise one (transformer_2) of a model that has two.
 void merge_loras(const GenerateOptions& options, ModelFolder& model);
 
-// What was merged, a line a file and expert, and what was left out of it.
+// What was merged, a line a file and expert, and, as a warning, what was left out of it.
 std::vector<std::string> lora_lines(const ModelFolder& model);
+// Of the lines of a note those that are warnings, without the word.
+std::vector<std::string> warnings_in(std::string_view note);
 
 }  // namespace zoetrope::pipeline

@@ -349,6 +349,33 @@ def a_budget_holds_with_any_guidance(folder):
             refused.refused(400, "invalid_value", "guidance_scale=8", f"more than budget={budget}", param="guidance_scale")
 
 
+def write_tensors(file, tensors):
+    """`tensors`: name -> values, as float32."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        begin, data = len(data), data + struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def warnings_of_a_run(folder):
+    """Keys of a LoRA that are left out are named in its job, also by the next server."""
+    config = json.loads((pathlib.Path(MODEL()) / "transformer/config.json").read_text())
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    loras = folder / "loras"
+    loras.mkdir()
+    write_tensors(loras / "style.safetensors", {f"diffusion_model.blocks.{block}.ffn.2.diff_b": [0.01] * width for block in (0, 99)})
+    with Server(folder, f"lora_folder={loras}") as server:
+        plain, styled = (server.create(**more).ok()["id"] for more in ({}, {"lora": "style"}))
+        assert server.until(plain, "completed")["warnings"] == []
+        [warning] = server.until(styled, "completed")["warnings"]
+        assert warning.startswith("style.safetensors: 1 of 2 keys match no tensor"), warning
+        server.stop()
+    with Server(folder, f"lora_folder={loras}") as server:
+        assert server.video(styled)["warnings"] == [warning]
+
+
 def MODEL():
     return harness.MODEL
 
@@ -359,7 +386,7 @@ TESTS = {test.__name__: test for test in (
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture,
-    a_budget_holds_with_any_guidance)}
+    a_budget_holds_with_any_guidance, warnings_of_a_run)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
