@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <string_view>
@@ -37,15 +38,49 @@ WebPAnimDecoder* open(const std::string& file, const std::filesystem::path& path
   return WebPAnimDecoderNew(&data, &options);
 }
 
-std::vector<int64_t> repeats(const WebPDemuxer* demuxer) {
-  constexpr int64_t kShortest = 10;  // milliseconds; less is no time for a viewer either
+std::vector<int64_t> milliseconds_of_pictures(const WebPDemuxer* demuxer) {
   std::vector<int64_t> times;
   WebPIterator picture;
   for (int more = WebPDemuxGetFrame(demuxer, 1, &picture); more != 0; more = WebPDemuxNextFrame(&picture))
     times.push_back(picture.duration);
   WebPDemuxReleaseIterator(&picture);
-  const int64_t shortest = *std::min_element(times.begin(), times.end());
-  for (int64_t& time : times) time = shortest < kShortest ? 1 : (time + shortest / 2) / shortest;
+  return times;
+}
+
+// The most that a time is off a whole number of frames of this length.
+double largest_rest(const std::vector<int64_t>& times, double frame) {
+  double rest = 0;
+  for (const int64_t time : times) {
+    const auto exact = static_cast<double>(time);
+    rest = std::max(rest, std::abs(exact - std::round(exact / frame) * frame));
+  }
+  return rest;
+}
+
+// Milliseconds of a frame, of which all times are multiples; 0 where there is none. Times lie between two that were
+// rounded, so each is off by less than one. Where only one is short, several rates fit: usual ones come first.
+double frame_time(const std::vector<int64_t>& times) {
+  constexpr int kMostFps = 100, kMostFrames = 3;  // of the shortest time
+  constexpr int kUsualFps[] = {16, 24, 30, 25, 60, 50, 15, 12, 8};
+  const auto shortest = static_cast<double>(*std::min_element(times.begin(), times.end()));
+  for (int frames = 1; frames <= kMostFrames && shortest / frames >= 1000.0 / kMostFps; ++frames) {
+    const auto fits = [&](double frame) {
+      return std::abs(frame * frames - shortest) < 1 && largest_rest(times, frame) < 1;
+    };
+    for (const int fps : kUsualFps)
+      if (fits(1000.0 / fps)) return 1000.0 / fps;
+    if (fits(shortest / frames)) return shortest / frames;
+    for (int fps = 1; fps <= kMostFps; ++fps)
+      if (fits(1000.0 / fps)) return 1000.0 / fps;
+  }
+  return 0;
+}
+
+// Of each picture; one where the times say nothing.
+std::vector<int64_t> frames_of_pictures(const WebPDemuxer* demuxer) {
+  std::vector<int64_t> times = milliseconds_of_pictures(demuxer);
+  const double frame = frame_time(times);
+  for (int64_t& time : times) time = frame == 0 ? 1 : std::llround(static_cast<double>(time) / frame);
   return times;
 }
 
@@ -67,7 +102,7 @@ AnimatedWebp::AnimatedWebp(const std::filesystem::path& path)
     fail("{}: is a broken WebP: its frames are incomplete or damaged", path.string());
   height_ = info.canvas_height;
   width_ = info.canvas_width;
-  repeats_ = repeats(WebPAnimDecoderGetDemuxer(decoder_.get()));
+  repeats_ = frames_of_pictures(WebPAnimDecoderGetDemuxer(decoder_.get()));
 }
 
 int64_t AnimatedWebp::count() const { return std::accumulate(repeats_.begin(), repeats_.end(), int64_t{0}); }

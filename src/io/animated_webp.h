@@ -16,7 +16,7 @@ namespace zoetrope::io {
 // Whether a file begins as an animated WebP does; false where it cannot be read.
 bool is_animated_webp(const std::filesystem::path& path);
 
-// A picture that is shown k times as long as the shortest is k frames: encoders make one picture of equal frames.
+// A picture that is shown for k frames counts as k: encoders make one picture of equal frames.
 class AnimatedWebp {
  public:
   // A broken file, also one that was cut off, is an Error naming it.

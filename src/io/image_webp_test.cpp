@@ -3,6 +3,7 @@
 #include <webp/mux.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -194,6 +195,28 @@ TEST_F(ReadAnimatedWebp, EqualFramesAreCounted) {
   for (int64_t i = 0; i < 5; ++i)
     EXPECT_EQ(*static_cast<uint8_t*>(clip.frames.view().select(0, i).raw()), i == 3 ? 90 : 10) << i;
   EXPECT_THAT(error(file, 6), HasSubstr("has 5 frames, but 6 are needed"));
+}
+
+// Times are whole milliseconds, frames are not; a run of equal ones is as long as it was.
+TEST_F(ReadAnimatedWebp, LongRunsOfEqualFramesAreCounted) {
+  const Tensor black = grey(0), white = grey(255);
+  for (const int fps : {8, 12, 15, 16, 24, 25, 30, 60}) {
+    const auto begin = [&](int frame) { return static_cast<int>(std::lround(1000.0 * frame / fps)); };
+    for (const int equal : {2, 31, 49, 61, 200, 481}) {
+      const int end = equal + 1;
+      const std::string file = animation(
+          {{black, begin(equal)}, {white, begin(end) - begin(equal)}, {black, begin(end + equal) - begin(end)}});
+      EXPECT_EQ(read(file, 1).available, 2 * equal + 1) << fps << " fps";
+    }
+  }
+}
+
+TEST_F(ReadAnimatedWebp, EveryPictureMayBeShownForSeveralFrames) {
+  EXPECT_EQ(read(animation({{grey(10), 125}, {grey(90), 188}, {grey(10), 125}}), 1).available, 7);
+}
+
+TEST_F(ReadAnimatedWebp, TimesThatAreNoMultiplesAreFrames) {
+  EXPECT_EQ(read(animation({{grey(10), 70}, {grey(90), 97}, {grey(10), 111}}), 1).available, 3);
 }
 
 TEST_F(ReadAnimatedWebp, TimesOfNoLengthAreFrames) {

@@ -1,5 +1,5 @@
-// Reads videos: of any format of the FFmpeg libraries that is one local file, an animated WebP, or a folder of
-// pictures. Single pictures are in image.h.
+// Reads videos: of any format of the FFmpeg libraries that is one local file; as control clips also an animated WebP or
+// a folder of pictures. Single pictures are in image.h.
 #pragma once
 
 #include <cstdint>

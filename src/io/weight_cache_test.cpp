@@ -274,6 +274,8 @@ TEST_F(WeightCacheTest, AStopLeavesNoFile) {
     {
       WeightCache cache(cache_folder(), "test");
       cache.write(contents, std::vector<const std::byte*>(count, bytes.data()));
+      cache.stop();
+      EXPECT_THAT(cache.take_notes(), IsEmpty());  // nothing else kept the file away
     }
     left = cache_files();
     if (left.empty()) break;
