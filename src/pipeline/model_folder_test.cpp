@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "pipeline/fingerprint.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/test_model.h"
@@ -112,6 +114,13 @@ TEST(ModelFolder, AnOriginalConfigMustNotContradictTheModel) {
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("dim is 64, but must be 48"));
   folder.write("own/config.json", R"({"_class_name": "WanModel", "eps": 1e-05})");
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("eps is 1e-05, but must be 1e-06"));
+
+  // As many layers as the model's, elsewhere: their tensors have the same names.
+  const ModelCopy vace("wan21_vace");
+  options.model = recorded_model("wan21_vace").string();
+  options.transformer = (vace.path() / "transformer").string();
+  std::ofstream(vace.path() / "transformer/config.json") << R"({"_class_name": "VaceWanModel", "vace_layers": [0, 1]})";
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), HasSubstr("vace_layers is [0, 1], but must be [0, 2]"));
 }
 
 TEST(ModelFolder, LayersAreTheFirstOfEveryTransformer) {
