@@ -150,6 +150,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert_weights_ != nullptr) {
     expert_weights_->settle();
     setup_.weights.finish_cache(expert_, cancelled);
+    setup_.weights.report(expert_);
   }
   transformer_.reset();
   expert_weights_.reset();
