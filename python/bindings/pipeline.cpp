@@ -88,7 +88,9 @@ class Runs {
 std::string words_of(const nb::python_error& error) {
   std::string words = nb::cast<std::string>(error.type().attr("__name__"));
   try {
-    words += fmt::format(": {}", nb::str(error.value()).c_str());
+    const char* const text = nb::str(error.value()).c_str();
+    if (text == nullptr) PyErr_Clear();  // no UTF-8
+    else words += fmt::format(": {}", text);
   } catch (const nb::python_error&) {  // of its __str__
   }
   return words;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kBetweenStates = std::chrono::milliseconds(100);
 constexpr const char* kStates = "state of a job";
+constexpr const char* kNoMemory = "out of memory";  // short enough for a string to hold without asking for any
 
 // What a part threw, in words.
 std::string words_of(const std::exception_ptr& thrown) {
@@ -28,7 +30,7 @@ std::string words_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {
-    words = "out of memory";
+    words = kNoMemory;
   } catch (const std::exception& error) {
     words = error.what();
   } catch (...) {
@@ -63,14 +65,20 @@ std::optional<WatchedRanks::Failure> WatchedRanks::run(const Part& part) {
   Job job(*ranks_);
   std::thread watching([&] { watch(job); });
   std::exception_ptr thrown;
+  std::string why;
   try {
     part(*ranks_, [&] { return job.stopped.load(); });
   } catch (...) {  // Error, memory that ran out, or what a callback of the user threw
     thrown = std::current_exception();
+    try {
+      why = words_of(thrown);
+    } catch (const std::bad_alloc&) {
+      why = kNoMemory;
+    }
   }
   {
     const std::lock_guard lock(job.mutex);
-    if (thrown) job.why = words_of(thrown);
+    job.why = std::move(why);
     job.state = thrown ? State::kFailed : State::kEnded;
     job.changed.notify_all();
   }

@@ -67,7 +67,7 @@ class Ending {
   double timeout_seconds_ = 300;
   bool ended_ = false;     // this rank's body
   bool stopped_ = false;   // the run has failed and all ranks know
-  bool reporter_ = false;  // this process printed the failure
+  bool reporter_ = false;  // this process failed, and knows it first
   bool stalled_ = false;   // the failure is that of a rank that will hardly end by itself
   bool released_ = false;
   int collector_ = 0;
