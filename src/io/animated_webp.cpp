@@ -9,6 +9,7 @@
 #include <fstream>
 #include <numeric>
 #include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/input_file.h"
@@ -89,6 +90,8 @@ std::vector<int64_t> frames_of_pictures(const WebPDemuxer* demuxer) {
 bool is_animated_webp(const std::filesystem::path& path) {
   constexpr size_t kFlags = 20;
   constexpr uint8_t kAnimation = 2;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe would be waited for
   std::array<char, kFlags + 1> start{};
   std::ifstream(path, std::ios::binary).read(start.data(), start.size());
   const std::string_view text(start.data(), start.size());

@@ -13,7 +13,7 @@ struct WebPAnimDecoder;
 
 namespace zoetrope::io {
 
-// Whether a file begins as an animated WebP does; false where it cannot be read.
+// Whether a file begins as an animated WebP does; false where it is no file, or cannot be read.
 bool is_animated_webp(const std::filesystem::path& path);
 
 // A picture that is shown for k frames counts as k: encoders make one picture of equal frames.

@@ -183,9 +183,9 @@ TEST(Winograd, IsForWideConvolutionsOfThreeByThree) {
       for (const FrameConvProblem& other :
            {problem(96, 3, 3, 3, 3, dtype), problem(12, 96, 3, 3, 3, dtype), problem(96, 96, 3, 1, 1, dtype)})
         EXPECT_EQ(chosen(other, ConvAlgorithm::kAuto), ConvAlgorithm::kDirect) << name;
+      if (name == "amx_bf16") continue;  // has no strides over several frames either
       p.stride = 2;
       EXPECT_EQ(chosen(p, ConvAlgorithm::kAuto), ConvAlgorithm::kDirect) << name;
-      if (name == "amx_bf16") continue;
       EXPECT_EQ(chosen(p, ConvAlgorithm::kWinograd), ConvAlgorithm::kDirect) << name;
       EXPECT_EQ(chosen(problem(12, 3, 1, 3, 3, dtype), ConvAlgorithm::kWinograd), expected) << name;
       for (const bool bf16_weights : {false, true}) {
