@@ -101,7 +101,7 @@ bool is_animated_webp(const std::filesystem::path& path) {
 AnimatedWebp::AnimatedWebp(const std::filesystem::path& path)
     : path_(path), file_(read_file(path, kMaxFileBytes)), decoder_(open(file_, path), WebPAnimDecoderDelete) {
   WebPAnimInfo info;
-  if (decoder_ == nullptr || WebPAnimDecoderGetInfo(decoder_.get(), &info) == 0)
+  if (decoder_ == nullptr || WebPAnimDecoderGetInfo(decoder_.get(), &info) == 0 || info.frame_count == 0)
     fail("{}: is a broken WebP: its frames are incomplete or damaged", path.string());
   height_ = info.canvas_height;
   width_ = info.canvas_width;
