@@ -144,16 +144,16 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);
     return clip.finish(static_cast<int64_t>(pictures.size()));
   }
-  if (is_picture(path)) {
-    clip.require(1);
-    clip.add(read_image(path), path);
-    return clip.finish(1);
-  }
   if (is_animated_webp(path)) {
     AnimatedWebp animation(path);
     clip.require(animation.count());
     for (int64_t i = 0; i < frames; ++i) clip.add(animation.next(), path);
     return clip.finish(animation.count());
+  }
+  if (has_picture_name(path)) {
+    clip.require(1);
+    clip.add(read_image(path), path);
+    return clip.finish(1);
   }
   VideoDecoder decoder(path);
   int64_t count = 0;

@@ -74,10 +74,7 @@ void check_original_config(const fs::path& file, const wan::TransformerConfig& c
   require_value(json, "eps", config.eps);
   require_value(json, "cross_attn_norm", config.cross_attn_norm);
   require_value(json, "qk_norm", true);
-  const auto blocks = json.get<std::vector<int64_t>>("vace_layers", config.vace_layers);
-  if (blocks != config.vace_layers)
-    fail("{}: vace_layers is {}, but must be {}, as in the model that these weights are for", json.where(), blocks,
-         config.vace_layers);
+  require_value(json, "vace_layers", config.vace_layers);
 }
 
 // Files that are named one by one, by their component.

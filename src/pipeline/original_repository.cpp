@@ -20,25 +20,24 @@ namespace fs = std::filesystem;
 
 constexpr const char *kHighNoise = "high_noise_model", *kLowNoise = "low_noise_model", *kConfig = "config.json";
 
-std::string class_in(const fs::path& folder) {
-  if (!is_there(folder / kConfig)) return {};
-  return JsonObject::load(folder / kConfig).get<std::string>("_class_name", std::string());
-}
+std::string class_in(const JsonObject& config) { return config.get<std::string>("_class_name", std::string()); }
 
 }  // namespace
 
 bool is_original_repository(const fs::path& folder) {
   if (is_there(folder / "model_index.json")) return false;
   if (is_there(folder / kHighNoise / kConfig)) return true;
-  const std::string name = class_in(folder);
+  if (!is_there(folder / kConfig)) return false;
+  const std::string name = class_in(JsonObject::load(folder / kConfig));
   return name == "WanModel" || name == "VaceWanModel";
 }
 
 bool has_original_config(const fs::path& folder) {
-  const std::string name = class_in(folder);
-  const bool without_class =
-      name.empty() && is_there(folder / kConfig) && JsonObject::load(folder / kConfig).has("dim");
-  return without_class || name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
+  if (!is_there(folder / kConfig)) return false;
+  const auto config = JsonObject::load(folder / kConfig);
+  const std::string name = class_in(config);
+  if (name.empty()) return config.has("dim");
+  return name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
 }
 
 GenerateOptions with_original_files(const GenerateOptions& given) {
