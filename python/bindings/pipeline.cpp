@@ -2,6 +2,7 @@
 // called looks for signals: so Ctrl-C ends a run at its next layer, wherever it was started.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "io/safetensors.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/lora_options.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/run_settings.h"
 #include "python/bindings/bindings.h"
@@ -427,6 +429,7 @@ void bind_pipeline(nb::module_& module) {
       .def("release_weights", &Pipeline::release_weights, "Frees the weights that keep_weights kept.")
       .def("close", &Pipeline::close, "Frees the model. Later calls throw Error.");
   module.def("end_runs", &Runs::end, "Before the interpreter ends: ends the runs of daemon threads.");
+  module.def("warnings_in", pipeline::warnings_in, nb::arg("note"), "The warnings among the lines of a run's note.");
   module.def("write_png", write_png, nb::arg("path"), nb::arg("pixels"), "Pixels, uint8 [height, width, 3].");
   module.def("write_latents", write_latents, nb::arg("path"), nb::arg("latents"),
              "A file that the key latents takes, from float32 [1, C, T, h, w] for each segment.");

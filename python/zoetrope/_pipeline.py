@@ -175,18 +175,17 @@ class WanPipeline:
             videos = [common + keys_of({"prompt": text, "negative_prompt": negative})
                       for text, negative in zip(prompts, negatives) for _ in range(num_videos_per_prompt)]
             seeds = self._add_noise(videos, generator, latents, folder)
-            made, notes = [], []
+            made, found = [], []
 
             def note(text: str) -> None:
-                notes.extend(text.splitlines())
+                found.extend(_core.warnings_in(text))
                 _log.info(text)
 
             for first in range(0, len(videos), batch_size):
                 made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note, None,
                                              hook)
-        for line in dict.fromkeys(notes):
-            if line.startswith("Warning: "):
-                warnings.warn(line.removeprefix("Warning: "), stacklevel=2)
+        for warning in dict.fromkeys(found):
+            warnings.warn(warning, stacklevel=2)
         frames = frames_as(output_type, made)
         if not return_dict:
             return (frames,)
