@@ -77,14 +77,6 @@ double frame_time(const std::vector<int64_t>& times) {
   return 0;
 }
 
-// Of each picture; one where the times say nothing.
-std::vector<int64_t> frames_of_pictures(const WebPDemuxer* demuxer) {
-  std::vector<int64_t> times = milliseconds_of_pictures(demuxer);
-  const double frame = frame_time(times);
-  for (int64_t& time : times) time = frame == 0 ? 1 : std::llround(static_cast<double>(time) / frame);
-  return times;
-}
-
 }  // namespace
 
 bool is_animated_webp(const std::filesystem::path& path) {
@@ -105,7 +97,10 @@ AnimatedWebp::AnimatedWebp(const std::filesystem::path& path)
     fail("{}: is a broken WebP: its frames are incomplete or damaged", path.string());
   height_ = info.canvas_height;
   width_ = info.canvas_width;
-  repeats_ = frames_of_pictures(WebPAnimDecoderGetDemuxer(decoder_.get()));
+  repeats_ = milliseconds_of_pictures(WebPAnimDecoderGetDemuxer(decoder_.get()));
+  const double frame = frame_time(repeats_);
+  if (frame > 0) fps_ = 1000 / frame;
+  for (int64_t& time : repeats_) time = frame == 0 ? 1 : std::llround(static_cast<double>(time) / frame);
 }
 
 int64_t AnimatedWebp::count() const { return std::accumulate(repeats_.begin(), repeats_.end(), int64_t{0}); }

@@ -24,12 +24,14 @@ class AnimatedWebp {
 
   Tensor next();  // [H, W, 3] U8 without alpha; empty behind the last
   int64_t count() const;
+  double fps() const { return fps_; }  // 0 where its times say nothing
 
  private:
   const std::filesystem::path path_;
   const std::string file_;
   const std::unique_ptr<WebPAnimDecoder, void (*)(WebPAnimDecoder*)> decoder_;
   std::vector<int64_t> repeats_;  // frames of each picture
+  double fps_ = 0;
   size_t next_picture_ = 0;
   int64_t left_ = 0;               // frames of the picture before that
   const uint8_t* rgba_ = nullptr;  // its pixels, of the decoder

@@ -84,8 +84,9 @@ class ClipBuilder {
     std::memcpy(to.raw(), resized ? resized.view().raw() : image.view().raw(), to.bytes());
   }
 
-  ControlClip finish(int64_t available) {
+  ControlClip finish(int64_t available, double fps = 0) {
     clip_.available = available;
+    clip_.fps = fps;
     return std::move(clip_);
   }
 
@@ -148,7 +149,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     AnimatedWebp animation(path);
     clip.require(animation.count());
     for (int64_t i = 0; i < frames; ++i) clip.add(animation.next(), path);
-    return clip.finish(animation.count());
+    return clip.finish(animation.count(), animation.fps());
   }
   if (has_picture_name(path)) {
     clip.require(1);
@@ -163,7 +164,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     clip.add(image, path);
   }
   clip.require(count);
-  return clip.finish(count + decoder.count_rest());
+  return clip.finish(count + decoder.count_rest(), decoder.fps());
 }
 
 }  // namespace zoetrope::io

@@ -38,6 +38,7 @@ struct ControlClip {
   Tensor frames;          // [F, H, W, 3] U8, RGB
   int64_t available = 0;  // frames the file or folder has: F or more
   ImageSize own;          // their size before the rule
+  double fps = 0;         // 0 where nothing says it: pictures
 };
 
 // The first `frames` of it, upright. Fewer than that, or frames of several sizes, is an Error with both numbers.

@@ -1,6 +1,7 @@
 #include "pipeline/inputs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -72,14 +73,16 @@ class Reader {
     const int64_t frames = segments_of(o_, true).all_frames();
     const int64_t side = model_.experts[0].config.face->image_size;
     // It ends where the video does, as if it had no more frames.
-    inputs_.pose = read_driving("pose_video", o_.pose_video, std::min(frames, o_.num_frames), frame_);
-    inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side});
+    io::ControlClip pose = read_driving("pose_video", o_.pose_video, std::min(frames, o_.num_frames), frame_);
+    note_speed("pose_video", pose);
+    inputs_.pose = std::move(pose.frames);
+    inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side}).frames;
     if (o_.mode == AnimateMode::kAnimate) return;
-    inputs_.background = read_driving("background_video", o_.background_video, frames, frame_);
-    inputs_.mask = luminance(read_driving("mask", o_.mask, frames, frame_));
+    inputs_.background = read_driving("background_video", o_.background_video, frames, frame_).frames;
+    inputs_.mask = luminance(read_driving("mask", o_.mask, frames, frame_).frames);
   }
 
-  Tensor read_driving(const char* key, const std::string& path, int64_t frames, ImageSize size) {
+  io::ControlClip read_driving(const char* key, const std::string& path, int64_t frames, ImageSize size) {
     const std::string what = fmt::format("{}=", key);
     const auto to_size = [size](ImageSize) { return size; };
     const int64_t available = io::read_control_clip(path, 1, what, to_size).available;
@@ -94,7 +97,18 @@ class Reader {
     } else if (available > o_.num_frames) {
       note("the rest is left out");
     }
-    return std::move(clip.frames);
+    return clip;
+  }
+
+  // The video has a frame for each of the clip's, at its own rate.
+  void note_speed(const char* key, const io::ControlClip& clip) {
+    constexpr double kSame = 0.05;  // 29.97 and 30, 24 and 25; and a short GIF's times are in hundredths of a second
+    if (clip.fps == 0 || clip.available == 1) return;
+    const double speed = static_cast<double>(o_.fps) / clip.fps;
+    if (std::abs(speed - 1) < kSame) return;
+    inputs_.notes.push_back(fmt::format(
+        "{} has {:.4g} frames per second, the video {}: it plays at {:.3g} times its speed; fps={} keeps it", key,
+        clip.fps, o_.fps, speed, std::clamp<int64_t>(std::llround(clip.fps), 1, 240)));
   }
 
   void read_control() {
@@ -104,6 +118,7 @@ class Reader {
       inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video give {}",
                                           text(clip.own), text(frame_), "width and height of the same shape"));
     }
+    note_speed("control_video", clip);
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
     if (io::is_picture(o_.mask)) {

@@ -176,8 +176,12 @@ def a_video_file_is_followed(cwd):
     tensors_of(cwd, model, *words)
     clip = pathlib.Path(cwd) / "clip.gif"
     control = clip.rename(clip.with_name("control.gif"))
-    _, result = tensors_of(cwd, "wan21_vace", "height=32", "width=48", f"control_video={control}")
-    assert "control_video=" in result.stderr, result.stderr
+    words = ["height=32", "width=48", f"control_video={control}"]
+    _, result = tensors_of(cwd, "wan21_vace", *words)
+    assert "control_video=" in result.stderr and "speed" not in result.stderr, result.stderr
+    _, result = tensors_of(cwd, "wan21_vace", *words, "fps=8")
+    # The times of a GIF are hundredths of a second: four of 6 and one of 7.
+    assert "the video 8: it plays at 0.48 times its speed; fps=17 keeps it" in result.stderr, result.stderr
 
 
 @test
