@@ -185,9 +185,11 @@ void WeightLoader::run(int threads, const Tick& tick) {
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
   cache.buffers.push_back(std::move(buffer));
   if (used != nullptr) cache.buffers.push_back(std::move(used));
+  const bool mapped = kept != nullptr && memory == 0 && repacked.empty();
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
+  cache.mapped = mapped;
   cache.bytes += static_cast<size_t>(contents.bytes);
 }
 

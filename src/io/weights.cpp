@@ -238,6 +238,11 @@ size_t Weights::copied_bytes() const {
   return cache_->bytes;
 }
 
+bool Weights::lie_in_cache() const {
+  const std::lock_guard lock(cache_->mutex);
+  return cache_->mapped;
+}
+
 void Weights::check(const std::string& name, const Shape& expected, DType wanted) const {
   require_shape(*source_, name, expected);
   const TensorInfo found = source_->info(name);

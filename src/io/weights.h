@@ -121,6 +121,7 @@ class Weights {
   // the Weights.
   std::unique_ptr<WeightStream> stream(std::vector<WeightStream::Part> parts) const;
   size_t copied_bytes() const;  // of conversions, joins and packed weights
+  bool lie_in_cache() const;  // all packed weights are mapped from the file of a cache: nothing was allocated for them
 
  private:
   friend class WeightLoader;

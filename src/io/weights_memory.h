@@ -36,7 +36,8 @@ struct Weights::Cache {
 
   std::mutex mutex;
   std::map<Key, std::unique_ptr<Entry>> entries;
-  size_t bytes = 0;  // under `mutex`
+  size_t bytes = 0;     // under `mutex`
+  bool mapped = false;  // under `mutex`: Weights::lie_in_cache()
 
   std::mutex loading;  // one WeightLoader at a time; guards what follows
   std::map<PackedKey, const std::byte*> packed;

@@ -45,6 +45,14 @@ bool SharedExperts::known() {
   return std::any_of(experts.begin(), experts.end(), [](SharedExpert* expert) { return expert->weights.known(); });
 }
 
+bool SharedExperts::allocated() {
+  const std::vector<SharedExpert*> experts = all();
+  return std::any_of(experts.begin(), experts.end(), [](SharedExpert* expert) {
+    const auto source = expert->weights.known() ? expert->source.lock() : nullptr;
+    return source != nullptr && !source->lie_in_cache();
+  });
+}
+
 void SharedExperts::release_kept() {
   for (SharedExpert* expert : all()) expert->weights.release_kept();
 }

@@ -41,6 +41,7 @@ class SharedExperts {
   SharedExpert& of(int expert, wan::TensorPart part);
   void keep(bool keeps);  // before of(): whether they outlive the ranks that use them
   bool known();           // whether any is in memory
+  bool allocated();       // whether any is, and is not mapped from a weight cache
   void release_kept();
   void release_shards();  // those that processes keep parts of for one another
 

@@ -47,9 +47,17 @@ TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
   EXPECT_THAT(loads({}), ElementsAre("transformer"));
 }
 
+constexpr int64_t kMegabyte = 1 << 20;
+
+MemoryQuestion of_larger_weights(const OpenModel& model) {
+  MemoryQuestion larger = model.memory;
+  larger.configs.experts.front().num_layers = 1000;
+  larger.configs.experts.front().ffn_dim = 8192;
+  return larger;
+}
+
 // Next to what the run that read the weights said of them.
 TEST(ExpertWeights, WhatOthersAllocateIsCounted) {
-  constexpr int64_t kMegabyte = 1 << 20;
   GenerateOptions options = small_run();
   options.keep_weights = KeepWeights::kTransformer;
   OpenModel model(options);
@@ -57,15 +65,29 @@ TEST(ExpertWeights, WhatOthersAllocateIsCounted) {
   run();
   const std::vector<char> of_caller(64 * kMegabyte, 1);
   EXPECT_GT(model.of_others(), 60 * kMegabyte);
-  MemoryQuestion larger = model.memory;
-  larger.configs.experts.front().num_layers = 1000;
-  larger.configs.experts.front().ffn_dim = 8192;
+  const MemoryQuestion larger = of_larger_weights(model);
   ASSERT_GT(kept_bytes(larger, {.experts = true}).count(), 1000 * kMegabyte);
   model.note_loaded(larger);
   EXPECT_EQ(model.of_others(), 0);
   model.release_weights();
   run();
   EXPECT_GT(model.of_others(), 60 * kMegabyte);
+}
+
+// What is mapped from a cache is not allocated, so none of what is can be weights.
+TEST(ExpertWeights, OfACacheTakeNothingFromWhatOthersAllocate) {
+  const TestFolder folder;
+  GenerateOptions options = small_run();
+  options.keep_weights = KeepWeights::kTransformer;
+  options.weight_cache = folder.path().string();
+  for (const bool mapped : {false, true}) {  // the first run writes the file
+    OpenModel model(options);
+    pipeline::Run(model, {options}).run_on_threads({{}}, {});
+    const std::vector<char> of_caller(64 * kMegabyte, 1);
+    model.note_loaded(of_larger_weights(model));
+    if (mapped) EXPECT_GT(model.of_others(), 60 * kMegabyte);
+    else EXPECT_EQ(model.of_others(), 0);
+  }
 }
 
 // The file of a cache is a pipe, so that it is written for as long as nobody reads it.
