@@ -152,13 +152,15 @@ void ExpertWeights::finish_cache(int expert, const std::function<bool()>& cancel
     // Beats are rank 0's.
     const auto ranks = world_.split(0, (world_.rank() - writer + world_.size()) % world_.size());
     RankHeartbeat heartbeat(*ranks, kWriting);
+    // Of processes, one may know of it.
+    const auto stop = [&] { stop_if_cancelled(cancelled, "while writing the weight cache"); };
     if (ranks->rank() > 0) {
-      heartbeat.wait();
+      heartbeat.wait(stop);
       continue;
     }
     if (const auto& cache = shared(expert).cache) {
       cache->finish([&] {
-        stop_if_cancelled(cancelled, "while writing the weight cache");
+        stop();
         heartbeat.beat();
       });
     }

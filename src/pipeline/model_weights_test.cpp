@@ -95,19 +95,21 @@ class CacheOnAPipe : public testing::Test {
  protected:
   static constexpr std::chrono::seconds kDeadline{4}, kUnread{6};
 
-  CacheOnAPipe() {
-    finish_on_ranks(1, {});  // which tells its name
-    const fs::path file = fs::directory_iterator(folder_.path())->path();
+  // Of the files of `tensor` ranks, the last.
+  explicit CacheOnAPipe(int tensor = 1) : tensor_(tensor) {
+    finish_on_ranks(tensor, {});  // which tells its name
+    fs::path file;
+    for (const auto& entry : fs::directory_iterator(folder_.path())) file = std::max(file, entry.path());
     fs::remove(file);
     EXPECT_EQ(::mkfifo(file.c_str(), 0600), 0);
     pipe_.emplace(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     ::fcntl(pipe_->value(), F_SETPIPE_SZ, 4096);
   }
 
-  // All ranks load, wait for the cache, and meet.
-  void finish_on_ranks(int count, const std::function<bool()>& cancelled) const {
+  // All ranks load, wait for the cache, and meet. `cancelled(rank)`: asked there.
+  void finish_on_ranks(int count, const std::function<bool(int)>& cancelled) const {
     SharedExperts experts;
-    const parallel::ParallelLayout layout{.context = {.ulysses = count}};
+    const parallel::ParallelLayout layout{.context = {.ulysses = count / tensor_}, .tensor = tensor_};
     const Callbacks callbacks;
     comm::run_ranks(count,
                     [&](comm::Communicator& world) {
@@ -122,7 +124,7 @@ class CacheOnAPipe : public testing::Test {
                                              .callbacks = callbacks},
                                             world);
                       const auto loaded = weights.load(0, {});
-                      weights.finish_cache(0, cancelled);
+                      weights.finish_cache(0, [&] { return cancelled && cancelled(world.rank()); });
                       world.barrier();
                     },
                     {.timeout_seconds = static_cast<double>(kDeadline.count())});
@@ -143,19 +145,35 @@ class CacheOnAPipe : public testing::Test {
 
  private:
   const ModelFolder model_ = ModelFolder::open(recorded_model("wan21_t2v"));
+  const int tensor_;
   const TestFolder folder_;
   std::optional<Descriptor> pipe_;
 };
 
 TEST_F(CacheOnAPipe, RanksWaitForAsLongAsItIsWritten) {
   const std::jthread reads = reader([] { return false; });
-  EXPECT_NO_THROW(finish_on_ranks(3, [] { return false; }));
+  EXPECT_NO_THROW(finish_on_ranks(3, [](int) { return false; }));
 }
 
 TEST_F(CacheOnAPipe, ACancelEndsTheWait) {
   std::atomic<bool> asked = false;
   const std::jthread reads = reader([&] { return asked.load(); });
-  EXPECT_THAT(error_of([&] { finish_on_ranks(2, [&] { return asked = true; }); }),
+  EXPECT_THAT(error_of([&] { finish_on_ranks(2, [&](int) { return asked = true; }); }),
+              HasSubstr("interrupted while writing the weight cache"));
+  EXPECT_TRUE(asked);
+}
+
+class CacheOfPartsOnAPipe : public CacheOnAPipe {
+ protected:
+  CacheOfPartsOnAPipe() : CacheOnAPipe(2) {}
+};
+
+// Rank 1 writes, and only rank 0 knows that the run is cancelled.
+TEST_F(CacheOfPartsOnAPipe, ACancelEndsTheWaitForAnotherRank) {
+  std::atomic<bool> asked = false;
+  const std::jthread reads = reader([&] { return asked.load(); });
+  const auto cancelled = [&](int rank) { return rank == 0 && (asked = true); };
+  EXPECT_THAT(error_of([&] { finish_on_ranks(2, cancelled); }),
               HasSubstr("interrupted while writing the weight cache"));
   EXPECT_TRUE(asked);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "zoetrope/communicator.h"
 
@@ -16,10 +17,14 @@ class RankHeartbeat {
   // On rank 0: after each piece, and at the end. The others are in wait() or will call it.
   void beat() { say(Word::kWait); }
   void done() { say(Word::kDone); }
-  // On the others: returns when rank 0 is done.
-  void wait() {
+  // On the others: returns when rank 0 is done. `tick` is called after each piece; what it throws ends the wait.
+  void wait(const std::function<void()>& tick = {}) {
     Word word = Word::kWait;
-    while (word == Word::kWait) ranks_.broadcast(0, &word, sizeof word, operation_);
+    while (true) {
+      ranks_.broadcast(0, &word, sizeof word, operation_);
+      if (word == Word::kDone) return;
+      if (tick) tick();
+    }
   }
 
  private:
