@@ -27,38 +27,41 @@ void release_unless_all_know(comm::Communicator& ranks, SharedOnce<T>& shared) {
 SharedExpert& SharedExperts::of(int expert, wan::TensorPart part) {
   const std::lock_guard lock(mutex_);
   std::erase_if(experts_, [&](const auto& entry) { return entry.first[1] != part.parts; });
-  return experts_.try_emplace({expert, part.parts, part.part}, keeps_).first->second;
+  std::shared_ptr<SharedExpert>& found = experts_[{expert, part.parts, part.part}];
+  if (!found) found = std::make_shared<SharedExpert>(keeps_);
+  return *found;
 }
 
 void SharedExperts::keep(bool keeps) { keeps_ = keeps; }
 
-// To be asked without the lock: a rank that loads holds its expert, and calls of() meanwhile.
-std::vector<SharedExpert*> SharedExperts::all() {
+// To be asked without the lock: a rank that loads holds its expert, and calls of() meanwhile, which may give others up.
+std::vector<std::shared_ptr<SharedExpert>> SharedExperts::all() {
   const std::lock_guard lock(mutex_);
-  std::vector<SharedExpert*> found;
-  for (auto& [key, expert] : experts_) found.push_back(&expert);
+  std::vector<std::shared_ptr<SharedExpert>> found;
+  for (const auto& [key, expert] : experts_) found.push_back(expert);
   return found;
 }
 
 bool SharedExperts::known() {
-  const std::vector<SharedExpert*> experts = all();
-  return std::any_of(experts.begin(), experts.end(), [](SharedExpert* expert) { return expert->weights.known(); });
+  const auto experts = all();
+  return std::any_of(experts.begin(), experts.end(), [](const auto& expert) { return expert->weights.known(); });
 }
 
 bool SharedExperts::allocated() {
-  const std::vector<SharedExpert*> experts = all();
-  return std::any_of(experts.begin(), experts.end(), [](SharedExpert* expert) {
-    const auto source = expert->weights.known() ? expert->source.lock() : nullptr;
+  const auto experts = all();
+  return std::any_of(experts.begin(), experts.end(), [](const auto& expert) {
+    const auto weights = expert->weights.value();  // held, so that nobody sets the source meanwhile
+    const auto source = weights ? expert->source.lock() : nullptr;
     return source != nullptr && !source->lie_in_cache();
   });
 }
 
 void SharedExperts::release_kept() {
-  for (SharedExpert* expert : all()) expert->weights.release_kept();
+  for (const auto& expert : all()) expert->weights.release_kept();
 }
 
 void SharedExperts::release_shards() {
-  for (SharedExpert* expert : all())
+  for (const auto& expert : all())
     if (expert->shards > 1) expert->weights.release_kept();
 }
 

@@ -46,11 +46,11 @@ class SharedExperts {
   void release_shards();  // those that processes keep parts of for one another
 
  private:
-  std::vector<SharedExpert*> all();
+  std::vector<std::shared_ptr<SharedExpert>> all();
 
   std::mutex mutex_;
   bool keeps_ = false;
-  std::map<std::array<int, 3>, SharedExpert> experts_;  // by expert, parts and part
+  std::map<std::array<int, 3>, std::shared_ptr<SharedExpert>> experts_;  // by expert, parts and part
 };
 
 // On one rank.

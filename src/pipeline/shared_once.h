@@ -44,9 +44,11 @@ class SharedOnce {
     keeps_ = keeps;
   }
   bool keeps() const { return keeps_; }
-  bool known() {
+  bool known() { return value() != nullptr; }
+  // What is in memory; null where nothing is. While it is held, nobody makes another.
+  std::shared_ptr<T> value() {
     const std::lock_guard lock(mutex_);
-    return !value_.expired();
+    return value_.lock();
   }
   // Gives up what is kept where unfit(it) says so.
   template <typename Unfit>
