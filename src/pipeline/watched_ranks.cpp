@@ -21,6 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kBetweenStates = std::chrono::milliseconds(100);
+// Of the longest time between two questions whether it is stopped: how long a part may take to ask again.
+constexpr double kPatience = 3;
 constexpr const char* kStates = "state of a job";
 constexpr const char* kNoMemory = "out of memory";  // short enough for a string to hold without asking for any
 
@@ -40,19 +42,36 @@ std::string words_of(const std::exception_ptr& thrown) {
 
 }  // namespace
 
+// What the ranks tell each other.
+struct WatchedRanks::Word {
+  State state;
+  double longest;  // seconds, as Job::longest
+};
+
 // One part on this rank.
 struct WatchedRanks::Job {
   explicit Job(comm::Communicator& of) : ranks(of) {}
+
+  bool is_stopped() {
+    const std::lock_guard lock(mutex);
+    const Clock::time_point now = Clock::now();
+    longest = std::max(longest, std::chrono::duration<double>(now - asked).count());
+    asked = now;
+    return stopped;
+  }
 
   comm::Communicator& ranks;
   std::atomic<bool> stopped = false;
   std::mutex mutex;
   std::condition_variable changed;
   State state = State::kRuns;
-  std::string why;                 // it failed here; not changed once it has
-  std::optional<Failure> failure;  // the first
-  Clock::time_point end;           // with a failure: until when those are waited for that have not ended
-  std::exception_ptr broken;       // why the ranks could not tell each other
+  Clock::time_point asked = Clock::now();  // under mutex: when the part asked last whether it is stopped
+  double longest = 0;                      // under mutex: seconds between two such questions
+  std::string why;                         // it failed here; not changed once it has
+  std::optional<Failure> failure;          // the first
+  double patience = 0;                     // with a failure: seconds for which those are waited for that have not ended
+  Clock::time_point end;                   // when they are over
+  std::exception_ptr broken;               // why the ranks could not tell each other
 };
 
 WatchedRanks::WatchedRanks(comm::Communicator& world, double timeout_seconds)
@@ -63,11 +82,17 @@ std::optional<WatchedRanks::Failure> WatchedRanks::run(const Part& part) {
   if (ranks_ == nullptr) ranks_ = world_.split(0, world_.rank());
   ranks_->set_timeout(timeout_seconds_);  // the part before may have set its own
   Job job(*ranks_);
-  std::thread watching([&] { watch(job); });
+  std::thread watching;
+  try {
+    watching = std::thread([&] { watch(job); });
+  } catch (const std::exception& error) {  // the others may have begun
+    lost_ = fmt::format("a thread cannot be started: {}", error.what());
+    throw;
+  }
   std::exception_ptr thrown;
   std::string why;
   try {
-    part(*ranks_, [&] { return job.stopped.load(); });
+    part(*ranks_, [&] { return job.is_stopped(); });
   } catch (...) {  // Error, memory that ran out, or what a callback of the user threw
     thrown = std::current_exception();
     try {
@@ -98,24 +123,29 @@ std::optional<WatchedRanks::Failure> WatchedRanks::run(const Part& part) {
 
 void WatchedRanks::watch(Job& job) {
   const comm::WatchingThread watching;
-  std::vector<State> all(static_cast<size_t>(world_.size()));
-  // The first rank in this state; size() where none is.
-  const auto first = [&](State state) {
-    return static_cast<int>(std::find(all.begin(), all.end(), state) - all.begin());
-  };
   try {
+    std::vector<Word> all(static_cast<size_t>(world_.size()));
+    // The first rank in this state; size() where none is.
+    const auto first = [&](State state) {
+      const auto is = [state](const Word& word) { return word.state == state; };
+      return static_cast<int>(std::find_if(all.begin(), all.end(), is) - all.begin());
+    };
     do {
-      State state;
+      Word mine;
       {
         std::unique_lock lock(job.mutex);
         job.changed.wait_for(lock, kBetweenStates, [&] { return job.state != State::kRuns; });
-        state = job.state;
+        mine = {job.state, job.longest};
       }
-      if (job.failure && state != State::kRuns && Clock::now() > job.end) state = State::kWaitedEnough;
-      states_->all_gather(&state, all.data(), sizeof state, kStates);
-      if (!job.failure && first(State::kFailed) < world_.size()) end_others(job, first(State::kFailed));
+      if (job.failure && mine.state != State::kRuns && Clock::now() > job.end) mine.state = State::kWaitedEnough;
+      states_->all_gather(&mine, all.data(), sizeof mine, kStates);
+      if (!job.failure && first(State::kFailed) < world_.size()) {
+        job.patience = timeout_seconds_;
+        for (const Word& word : all) job.patience = std::max(job.patience, kPatience * word.longest);
+        end_others(job, first(State::kFailed));
+      }
       if (first(State::kWaitedEnough) < world_.size() && first(State::kRuns) < world_.size()) {
-        fail("rank {} has not ended its part {:g} s after rank {} failed: {}", first(State::kRuns), timeout_seconds_,
+        fail("rank {} has not ended its part {:.3g} s after rank {} failed: {}", first(State::kRuns), job.patience,
              job.failure->rank, job.failure->why);
       }
     } while (first(State::kRuns) < world_.size());
@@ -129,7 +159,7 @@ void WatchedRanks::watch(Job& job) {
 void WatchedRanks::end_others(Job& job, int failed) {
   job.stopped = true;
   job.ranks.stop();
-  job.end = comm::deadline_after(timeout_seconds_);
+  job.end = comm::deadline_after(job.patience);
   const std::string why = failed == world_.rank() ? job.why : std::string();
   job.failure = Failure{failed, broadcast_text(*states_, failed, why, kStates), nullptr};
 }

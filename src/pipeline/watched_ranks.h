@@ -31,12 +31,14 @@ class WatchedRanks {
   WatchedRanks(comm::Communicator& world, double timeout_seconds);
 
   // Collective. Returns when all have ended their part: the first failure of any rank, the same one on all. Throws
-  // Error where they could not tell each other, and where a rank has not ended `timeout_seconds` after a failure, as in
-  // a read that does not return; then no part can follow.
+  // Error where they could not tell each other, and where a rank has not ended `timeout_seconds` after a failure, or
+  // three times the longest time between two questions of any rank whether it is stopped, as in a read that does not
+  // return; then no part can follow.
   std::optional<Failure> run(const Part& part);
 
  private:
   enum class State : uint8_t { kRuns, kEnded, kFailed, kWaitedEnough };
+  struct Word;
   struct Job;
   void watch(Job& job);
   void end_others(Job& job, int failed);

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <new>
 #include <stdexcept>
+#include <thread>
 
 #include "base/error.h"
 #include "comm/rank_test.h"
@@ -48,6 +50,23 @@ ZT_RANK_TEST(WatchedRanks, ARefusalOfAllIsThrownByAll) {
   ASSERT_TRUE(error);
   ASSERT_TRUE(error->thrown);
   EXPECT_THROW(std::rethrow_exception(error->thrown), Error);
+}
+
+// A rank that computes for long between two questions is given the time for the next one.
+ZT_RANK_TEST(WatchedRanks, AFailureWaitsForARankThatAsksRarely) {
+  constexpr double kTimeout = 0.2;
+  constexpr auto kComputes = std::chrono::milliseconds(600);
+  WatchedRanks watched(comm, kTimeout);
+  const int slow = comm.size() - 1;
+  if (slow == 0) return;
+  const auto error = watched.run([&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+    const bool is_slow = ranks.rank() == slow;
+    if (!is_slow) std::this_thread::sleep_for(kComputes * 3 / 2);  // fails soon after the other has asked
+    while (is_slow && !stopped()) std::this_thread::sleep_for(kComputes);
+    if (!is_slow) throw Error("no such picture");
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->why, "no such picture");
 }
 
 }  // namespace
