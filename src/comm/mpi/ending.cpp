@@ -38,6 +38,7 @@ Ending::Ending(Runtime& runtime, int rank, int size)
       heard_(static_cast<size_t>(size)) {}
 
 void Ending::note_failure() {
+  alone_ = true;
   if (stopped_) return;
   stopped_ = reporter_ = true;
   stopped_at_ = Clock::now();

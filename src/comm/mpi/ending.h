@@ -40,6 +40,7 @@ class Ending {
   void poll();  // deadlines
   bool released() const { return released_; }
   bool failed() const { return stopped_; }
+  bool failed_alone() const { return alone_; }  // note_failure()
   // The next two without the mutex. How long ranks that have ended are waited for: what is left of a failed run's
   // grace, else the deadline of a wait; no limit where they have not ended together.
   std::optional<EndLimit> end_limit() const;
@@ -67,6 +68,7 @@ class Ending {
   double timeout_seconds_ = 300;
   bool ended_ = false;     // this rank's body
   bool stopped_ = false;   // the run has failed and all ranks know
+  bool alone_ = false;     // this process has, outside of a run
   bool reporter_ = false;  // this process failed, and knows it first
   bool stalled_ = false;   // the failure is that of a rank that will hardly end by itself
   bool released_ = false;

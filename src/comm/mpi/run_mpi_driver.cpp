@@ -18,6 +18,7 @@
 #include "zoetrope/error.h"
 #include "zoetrope/mpi.h"
 
+#include "comm/finish_failed.h"
 #include "comm/stall.h"
 
 namespace {
@@ -221,8 +222,22 @@ int finish_apart() {
   return 0;
 }
 
+// Rank 0 has failed outside of a run, in a program with an MPI of its own, in which the others wait for it.
+int fail_in_a_lent_mpi() {
+  int provided = 0, rank = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const MPI_Comm world = MPI_COMM_WORLD;
+  zoetrope::comm::wrap_mpi(&world)->barrier();
+  if (rank == 0) zoetrope::comm::finish_failed_mpi();
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Finalize();
+  return 0;
+}
+
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "finish_apart") return finish_apart();
+  if (argc == 2 && std::string(argv[1]) == "fails_in_a_lent_mpi") return fail_in_a_lent_mpi();
   const auto scenario = kScenarios.find(argc == 2 ? argv[1] : "");
   if (scenario == kScenarios.end()) {
     std::fprintf(stderr, "no such scenario\n");

@@ -224,6 +224,12 @@ TEST(RunMpi, RanksThatFinishApartWaitForEachOther) {
   EXPECT_EQ(without_hwloc(result.output), "");
 }
 
+TEST(RunMpi, FailureOutsideOfARunEndsAlsoALentMpi) {
+  const Outcome result = run("fails_in_a_lent_mpi", 2);
+  EXPECT_NE(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.exit_code, 124) << "hangs\n" << result.output;
+}
+
 TEST(RunMpi, RankThatLeavesEndsTheRun) { EXPECT_NE(run("leaves_without_mpi").exit_code, 0); }
 
 }  // namespace

@@ -183,8 +183,9 @@ void Runtime::initialise() {
 
 void Runtime::finalise() {
   std::optional<FinaliseLimit> limit;
+  // A program with an MPI of its own ends that later; where the others wait for this process it would not come to it.
+  if (owns_mpi_ || ending_->failed_alone()) ending_->meet(control_);
   if (owns_mpi_) {
-    ending_->meet(control_);
     if (auto seconds = ending_->end_limit()) limit.emplace(*std::move(seconds));
   }
   for (size_t i = 0; i < requests_.size(); ++i)
