@@ -90,7 +90,8 @@ class Runs {
 std::string words_of(const nb::python_error& error) {
   std::string words = nb::cast<std::string>(error.type().attr("__name__"));
   try {
-    const char* const text = nb::str(error.value()).c_str();
+    const nb::str shown(error.value());
+    const char* const text = shown.c_str();
     if (text == nullptr) PyErr_Clear();  // no UTF-8
     else words += fmt::format(": {}", text);
   } catch (const nb::python_error&) {  // of its __str__
