@@ -57,7 +57,7 @@ void RankJobs::ask_now_and_then() {
     }
     try {
       send(Order::kQuestion);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // memory that ran out, too
       note_lost(error.what());
     }
   }

@@ -181,12 +181,13 @@ void WeightLoader::run(int threads, const Tick& tick) {
   }
   if (!repacked.empty()) disk->note_damaged(contents);
   if (made != nullptr) made->complete();
-  else if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, packed);
+  const bool mapped = kept != nullptr && memory == 0 && repacked.empty();
+  const bool writes = made == nullptr && disk != nullptr && (kept == nullptr || !repacked.empty());
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
   cache.buffers.push_back(std::move(buffer));
   if (used != nullptr) cache.buffers.push_back(std::move(used));
-  const bool mapped = kept != nullptr && memory == 0 && repacked.empty();
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
+  if (writes) disk->write(contents, packed);  // of what the Weights own by now
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
   cache.mapped = mapped;

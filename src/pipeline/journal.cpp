@@ -122,7 +122,12 @@ Journal::Journal(const fs::path& folder, const Note& note)
       lock_(folder / kLock, fmt::format("journal {}", folder.string()),
             "another process is using it; wait until that run ends, or end it") {}
 
-Journal::~Journal() { finish_writing(); }
+Journal::~Journal() {
+  try {
+    finish_writing();
+  } catch (...) {  // of the note: the run ends for another reason
+  }
+}
 
 std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentity& run, const Note& note) {
   std::error_code error;
