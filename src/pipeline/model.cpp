@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
@@ -29,14 +30,16 @@ class Turns {
     // Throws Error where it is cancelled while it waits.
     Turn(Turns& turns, const Callbacks& callbacks) : turns_(turns) {
       std::unique_lock lock(turns_.mutex_);
+      if (turns_.of_ == std::this_thread::get_id())
+        fail("call: the model is in a call, whose callback this is; call it afterwards");
       wait_ticking(
-          lock, turns_.freed_, kBetweenQuestions, [&] { return !turns_.taken_; },
+          lock, turns_.freed_, kBetweenQuestions, [&] { return turns_.of_ == std::thread::id(); },
           [&] { pipeline::stop_if_cancelled(callbacks.cancelled, "while it waited for another call of the model"); });
-      turns_.taken_ = true;
+      turns_.of_ = std::this_thread::get_id();
     }
     ~Turn() {
       const std::lock_guard lock(turns_.mutex_);
-      turns_.taken_ = false;
+      turns_.of_ = {};
       turns_.freed_.notify_one();
     }
     Turn(const Turn&) = delete;
@@ -46,12 +49,24 @@ class Turns {
     Turns& turns_;
   };
 
+  bool are_this_threads() {
+    const std::lock_guard lock(mutex_);
+    return of_ == std::this_thread::get_id();
+  }
+
  private:
   static constexpr std::chrono::milliseconds kBetweenQuestions{50};
   std::mutex mutex_;
   std::condition_variable freed_;
-  bool taken_ = false;
+  std::thread::id of_;  // the thread whose turn it is; none where it is nobody's
 };
+
+// Under mpirun calls of all models follow one another, but for those in a callback of another's: a process numbers the
+// communicators that its runs split off, and two threads would give the same numbers.
+Turns& turns_of_process() {
+  static Turns turns;
+  return turns;
+}
 
 }  // namespace
 
@@ -172,8 +187,11 @@ Video Model::generate(comm::Communicator& world, const Request& request, const O
 std::vector<Video> Model::generate(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks,
                                    const Callbacks& callbacks) {
   check_sinks(requests, sinks);
+  const bool over_mpi = comm::launched_by_mpi();
+  std::optional<Turns::Turn> of_process;  // before the model's: a callback may hold it and call a second model
+  if (over_mpi && !turns_of_process().are_this_threads()) of_process.emplace(turns_of_process(), callbacks);
   const Turns::Turn turn(impl_->turns, callbacks);
-  if (comm::launched_by_mpi()) return impl_->generate_over_mpi(requests, sinks, callbacks);
+  if (over_mpi) return impl_->generate_over_mpi(requests, sinks, callbacks);
   return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty()), impl_->model.of_others())
       .run_on_threads(sinks, callbacks);
 }
