@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "bench/attention_data.h"
@@ -15,6 +16,7 @@
 #include "comm/launcher.h"
 #include "io/weights.h"
 #include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/prompt_context.h"
@@ -34,6 +36,10 @@ const std::vector<double> kAttentionLimits = {attention::kInt8Limit, 0.03, 0.02,
 constexpr double kFactor = 16, kLargestPart = 0.2;
 constexpr uint64_t kOtherFace = 7;  // a seed
 constexpr int64_t kTouched = 16;    // of so many values one is changed by its last bit, to redo the rounding behind
+constexpr double kSteps = 20;       // of the way from noise to a video, at least
+// Of the way, where the last errors are measured: the last step but few of usual runs. Fifty steps with flow_shift=3
+// end at 0.058, twenty with 5 at 0.21.
+constexpr double kEnd = 0.05;
 
 // Names of the residual stream behind a block, by its number as TransformerConfig::int8_blocks counts.
 std::map<std::string, size_t, std::less<>> stages_of(const wan::TransformerConfig& config) {
@@ -99,6 +105,17 @@ Tensor text_of(const pipeline::ModelFolder& model, const Int8ErrorSettings& sett
   return text;
 }
 
+// What an expert denoises, and where it is measured.
+struct Range {
+  double first, last;  // timesteps
+  std::vector<double> timesteps;
+};
+
+// Euler steps from one timestep to another; `train`: the timestep of pure noise.
+int64_t steps_between(double from, double to, double train) {
+  return static_cast<int64_t>(std::ceil((from - to) / train * kSteps));
+}
+
 // The same for every branch.
 Tensor for_branches(const Tensor& one) {
   if (!one) return {};
@@ -110,15 +127,19 @@ Tensor for_branches(const Tensor& one) {
   return all;
 }
 
-// Measures one expert.
+// Measures one expert. `latents` [kBranches, C_in, F, H, W] F32, both branches alike: where its work begins, and at the
+// end where it ends.
 class Measurement {
  public:
   Measurement(const pipeline::ModelFolder& model, size_t expert, const Tensor& text, const Int8ErrorSettings& settings,
-              Stream& stream, const std::function<void()>& done)
+              Stream& stream, const std::function<void()>& done, Tensor& latents)
       : expert_(model.experts[expert]),
+        guidance_(pipeline::guidance_of(settings.run)[expert]),
+        train_(static_cast<double>(model.scheduler.num_train_timesteps)),
         settings_(settings),
         stream_(stream),
         done_(done),
+        latents_(latents),
         config_(expert_.config),
         stages_(stages_of(config_)),
         size_{.latent = {kFrames * config_.patch_size[0], kHeight * config_.patch_size[1],
@@ -129,16 +150,26 @@ class Measurement {
     inputs_.text = copy_of(text);
     for (Tensor* input : {&inputs_.latents, &inputs_.control, &inputs_.face}) *input = for_branches(*input);
     if (inputs_.face) fill_normal(inputs_.face.view().select(0, 1), kOtherFace);  // a run's is black there
+    if (latents_) inputs_.latents = copy_of(latents_);
   }
 
-  std::vector<pipeline::Int8Errors::At> run(const std::vector<float>& timesteps) {
-    for (const float t : timesteps)
+  std::vector<pipeline::Int8Errors::At> run(const Range& range) {
+    for (const double t : range.timesteps)
       at_.push_back({.timestep = t, .blocks = std::vector<pipeline::BranchNorms>(stages_.size())});
     exact_.resize(at_.size());
     in_int8_.resize(at_.size());
     // The weights of one dtype at a time: together they need half as much memory again.
     with_weights(config_, [&](const Weights& weights) {
-      with_forward(weights, {}, [&](Forward& forward) { each_timestep([&](size_t t) { record_exact(forward, t); }); });
+      with_forward(weights, {}, [&](Forward& forward) {
+        double timestep = range.first;
+        each_timestep([&](size_t t) {
+          denoise(forward, timestep, at_[t].timestep);
+          timestep = at_[t].timestep;
+          exact_[t].latents = copy_of(inputs_.latents);
+          record_exact(forward, t);
+        });
+        latents_ = copy_of(inputs_.latents);  // of the last timestep, where the next expert begins
+      });
       for (const double limit : kAttentionLimits) {
         with_forward(weights, {.attention_dtype = attention::AttentionDtype::kInt8, .attention_int8_limit = limit},
                      [&](Forward& forward) {
@@ -159,9 +190,10 @@ class Measurement {
  private:
   // Called with the residual stream behind a block, which may be read and replaced.
   using AtBlock = std::function<void(size_t block, const TensorView& stream)>;
-  using Forward = std::function<const Tensor&(size_t at, const AtBlock& at_block)>;
+  using Forward = std::function<const Tensor&(const Tensor& latents, double timestep, const AtBlock& at_block)>;
   using Weights = std::shared_ptr<const wan::TransformerWeights>;
   struct Recorded {
+    Tensor latents;
     std::vector<Tensor> streams;  // behind each block
     Tensor velocity;
     double unit = 0;  // the squared norm of the conditional one
@@ -189,10 +221,10 @@ class Measurement {
       transformer.prepare(size_.latent, kBranches, attention);
       inputs_.give(transformer);
       const Tensor velocity(DType::kBF16, {kBranches, tokens, config_.patch_output_dim()});
-      Forward forward = [&](size_t at, const AtBlock& at_block) -> const Tensor& {
+      Forward forward = [&](const Tensor& latents, double timestep, const AtBlock& at_block) -> const Tensor& {
         if (settings_.poll) settings_.poll();
-        const std::vector<float> timestep(kBranches, static_cast<float>(at_[at].timestep));
-        transformer.forward(inputs_.latents, timestep, velocity, [&](std::string_view name, const TensorView& value) {
+        const std::vector<float> timesteps(kBranches, static_cast<float>(timestep));
+        transformer.forward(latents, timesteps, velocity, [&](std::string_view name, const TensorView& value) {
           if (const auto stage = stages_.find(name); stage != stages_.end()) at_block(stage->second, value);
         });
         done_();
@@ -202,21 +234,49 @@ class Measurement {
     });
   }
 
+  const Tensor& forward_at(Forward& forward, size_t t, const AtBlock& at_block) const {
+    return forward(exact_[t].latents, at_[t].timestep, at_block);
+  }
+
+  // Moves the latents from one timestep to another by Euler steps, as a run does: near a video errors are larger than
+  // in noise.
+  void denoise(Forward& forward, double from, double to) {
+    const int64_t steps = steps_between(from, to, train_);
+    const int64_t channels = config_.out_channels;  // the others are conditions
+    Shape shape = inputs_.latents.shape();
+    shape[1] = channels;
+    const Tensor branches(DType::kBF16, shape);
+    for (int64_t i = 0; i < steps; ++i) {
+      const double timestep = from + (to - from) * static_cast<double>(i) / static_cast<double>(steps);
+      const TensorView velocity = forward(inputs_.latents, timestep, [](size_t, const TensorView&) {});
+      wan::unpatchify(stream_, velocity, config_.patch_size, branches);
+      const double change = (to - from) / train_ / static_cast<double>(steps);
+      const TensorView c = branches.view().select(0, 0), u = branches.view().select(0, 1);
+      for (int64_t branch = 0; branch < kBranches; ++branch) {
+        const TensorView latents = inputs_.latents.view().select(0, branch).slice(0, 0, channels);
+        for (int64_t n = 0; n < c.size(); ++n) {
+          const double guided = element(u, n) + guidance_ * (element(c, n) - element(u, n));
+          set_element(latents, n, element(latents, n) + change * guided);
+        }
+      }
+    }
+  }
+
   pipeline::BranchNorms error(size_t t, const TensorView& velocity) const {
     return norms(velocity, exact_[t].unit, exact_[t].velocity);
   }
 
   pipeline::BranchNorms error_of_all(Forward& forward, size_t t) const {
-    return error(t, forward(t, [](size_t, const TensorView&) {}));
+    return error(t, forward_at(forward, t, [](size_t, const TensorView&) {}));
   }
 
   void record_exact(Forward& forward, size_t t) {
     exact_[t].streams.resize(stages_.size());
-    exact_[t].velocity = copy_of(
-        forward(t, [&](size_t block, const TensorView& stream) { exact_[t].streams[block] = copy_of(stream); }));
+    exact_[t].velocity = copy_of(forward_at(
+        forward, t, [&](size_t block, const TensorView& stream) { exact_[t].streams[block] = copy_of(stream); }));
     exact_[t].unit = norms(exact_[t].velocity, 1).conditional;
     at_[t].velocity = norms(exact_[t].velocity, exact_[t].unit);
-    at_[t].rounding = error(t, forward(t, [&](size_t block, const TensorView& stream) {
+    at_[t].rounding = error(t, forward_at(forward, t, [&](size_t block, const TensorView& stream) {
                               if (block == 0) change_last_bits(stream);
                             }));
   }
@@ -224,7 +284,7 @@ class Measurement {
   void record_int8(Forward& forward, size_t t) {
     at_[t].all = error_of_all(forward, t);
     in_int8_[t].resize(stages_.size());
-    forward(t, [&](size_t block, const TensorView& stream) {
+    forward_at(forward, t, [&](size_t block, const TensorView& stream) {
       in_int8_[t][block] = copy_of(stream);
       copy(stream_, stream, exact_[t].streams[block]);
     });
@@ -234,7 +294,7 @@ class Measurement {
     for (size_t one = 0; one < stages_.size(); ++one) {
       const Tensor &int8 = in_int8_[t][one], &bf16 = exact_[t].streams[one];
       const double part = distance(int8, bf16), factor = std::clamp(kLargestPart / part, 1.0, kFactor);
-      const Tensor& velocity = forward(t, [&](size_t block, const TensorView& stream) {
+      const Tensor& velocity = forward_at(forward, t, [&](size_t block, const TensorView& stream) {
         if (block != one) return;
         for (int64_t i = 0; i < stream.size(); ++i)
           set_element(stream, i, element(bf16, i) + factor * (element(int8, i) - element(bf16, i)));
@@ -244,9 +304,12 @@ class Measurement {
   }
 
   const pipeline::Expert& expert_;
+  const double guidance_;
+  const double train_;  // timesteps of pure noise
   const Int8ErrorSettings& settings_;
   Stream& stream_;
   const std::function<void()>& done_;
+  Tensor& latents_;
   const wan::TransformerConfig config_;
   const std::map<std::string, size_t, std::less<>> stages_;
   const ForwardSize size_;
@@ -270,18 +333,18 @@ void require_memory(const pipeline::Expert& expert, const Int8ErrorSettings& set
         needed.text(), limits.front().what, limits.front().available.text());
 }
 
-// In the middles of equal parts of what an expert denoises.
-std::vector<float> timesteps_of(const pipeline::ModelFolder& model, size_t expert, const Int8ErrorSettings& settings) {
+// At the ends of equal parts of what an expert denoises: errors grow on the way.
+Range range_of(const pipeline::ModelFolder& model, size_t expert, const Int8ErrorSettings& settings) {
   const auto train = static_cast<double>(model.scheduler.num_train_timesteps);
-  double first = train, last = 0;
+  Range range{train, kEnd * train, {}};
   if (model.experts.size() == 2)
-    (expert == 0 ? last : first) = train * settings.run.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
-  std::vector<float> timesteps;
-  for (int64_t i = 0; i < settings.timesteps; ++i) {
-    const double share = (static_cast<double>(i) + 0.5) / static_cast<double>(settings.timesteps);
-    timesteps.push_back(static_cast<float>(first + share * (last - first)));
+    (expert == 0 ? range.last : range.first) =
+        train * settings.run.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
+  for (int64_t i = 1; i <= settings.timesteps; ++i) {
+    const double share = static_cast<double>(i) / static_cast<double>(settings.timesteps);
+    range.timesteps.push_back(range.first + share * (range.last - range.first));
   }
-  return timesteps;
+  return range;
 }
 
 }  // namespace
@@ -290,17 +353,24 @@ void measure_int8_errors(const pipeline::ModelFolder& model, const Int8ErrorSett
   for (const pipeline::Expert& expert : model.experts) require_memory(expert, settings);
   Stream stream(comm::process_threads(settings.run.threads));
   const Tensor text = text_of(model, settings, stream);
+  const auto train = static_cast<double>(model.scheduler.num_train_timesteps);
+  std::vector<Range> ranges;
   int64_t total = 0, done = 0;
-  for (const pipeline::Expert& expert : model.experts)
-    total += settings.timesteps * (expert.config.block_count() + 4 + std::ssize(kAttentionLimits));
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    const Range& range = ranges.emplace_back(range_of(model, i, settings));
+    double from = range.first;
+    for (const double to : range.timesteps) total += steps_between(std::exchange(from, to), to, train);
+    total += settings.timesteps * (model.experts[i].config.block_count() + 4 + std::ssize(kAttentionLimits));
+  }
   const std::function<void()> count = [&] {
     if (settings.progress) settings.progress(++done, total);
   };
+  Tensor latents;
   for (size_t i = 0; i < model.experts.size(); ++i) {
-    Measurement measurement(model, i, text, settings, stream, count);
+    Measurement measurement(model, i, text, settings, stream, count, latents);
     settings.found({pipeline::transformer_identity(model, i),
                     fmt::format("{} of {}", pipeline::expert_name(static_cast<int>(i)), model.folder.string()),
-                    kAttentionLimits, measurement.run(timesteps_of(model, i, settings))});
+                    pipeline::guidance_of(settings.run)[i], kAttentionLimits, measurement.run(ranges[i])});
   }
 }
 

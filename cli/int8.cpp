@@ -29,7 +29,7 @@ struct Int8Words {
 OptionSet describe(Int8Words& words) {
   OptionSet set;
   set.integer("num_timesteps", words.num_timesteps, {1, 1000},
-              "timesteps per expert at which errors are measured, spread over those it denoises")
+              "timesteps per expert at which errors are measured, at the ends of equal parts of what it denoises")
       .text("svg", words.svg,
             "write a plot of the blocks' errors to a file in this folder: int8-1.svg, of each expert");
   return set;
@@ -85,8 +85,9 @@ std::string help() {
       "L2).\nThe last lines say the same of all blocks, of attention_dtype=int8, with smaller values of "
       "attention_int8_limit\n"
       "(≤), and of any small change, because bf16 then rounds otherwise. Within budget=, dtype=int8 int8_layers=auto\n"
-      "chooses blocks by it, and attention_dtype=int8 its heads. The table is for guidance_scale=, what is stored "
-      "serves\nany.\n"
+      "chooses blocks by it, and attention_dtype=int8 its heads. Latents are those of runs with guidance_scale=, so "
+      "give "
+      "that of\nyours; the table is for it, and what is stored serves any.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.06\n",

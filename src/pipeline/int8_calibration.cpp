@@ -21,7 +21,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kFormatKey = "zoetrope_int8";
-constexpr int64_t kFormat = 3;
+constexpr int64_t kFormat = 4;
 
 double ratio(double error, double norm) {
   if (error == 0) return 0;
@@ -50,6 +50,7 @@ nlohmann::json to_json(const Int8Errors& errors) {
   }
   return {{"weights", errors.weights},
           {"name", errors.name},
+          {"guidance", errors.guidance},
           {"attention_limits", errors.attention_limits},
           {"errors", steps}};
 }
@@ -72,7 +73,7 @@ std::vector<BranchNorms> parse_all_norms(const std::vector<JsonObject>& objects)
 }
 
 Int8Errors parse_errors(const JsonObject& json) {
-  Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"),
+  Int8Errors errors{json.get<std::string>("weights"), json.get<std::string>("name"), json.get<double>("guidance"),
                     json.get<std::vector<double>>("attention_limits")};
   for (size_t i = 0; i < errors.attention_limits.size(); ++i) {
     const double limit = errors.attention_limits[i];

@@ -30,6 +30,7 @@ struct BranchNorms {
 struct Int8Errors {
   std::string weights;  // transformer_identity()
   std::string name;     // of the model, for people
+  double guidance = 1;  // of the run whose latents these are
   // Of attention_int8_limit, descending; empty where an older version measured it.
   std::vector<double> attention_limits = {};
   struct At {

@@ -39,7 +39,7 @@ Int8Errors::At at(double timestep, std::initializer_list<double> blocks) {
 constexpr double kUnguided = 1;
 
 // Four blocks whose errors are apart, without a floor.
-Int8Errors apart() { return {"0123", "a model", {}, {at(500, {0.004, 0.001, 0.002, 0.003})}}; }
+Int8Errors apart() { return {.weights = "0123", .name = "a model", .at = {at(500, {0.004, 0.001, 0.002, 0.003})}}; }
 
 double error_of_all(const Int8Errors::At& at) { return at.relative(at.all, kUnguided); }
 
@@ -175,11 +175,13 @@ TEST(Int8Calibration, RemembersOneEntryForEachTransformer) {
   first.at[0].rounding = apart_by(0.125);
   first.attention_limits = {0.05, 0.01};
   first.at[0].attention = each_apart_by({0.5, 0.25});
+  first.guidance = 4;
   file.remember(first);
   EXPECT_EQ(file.entries().size(), 2U);
   const std::optional<Int8Errors> found = file.find("0123");
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, "a model");
+  EXPECT_EQ(found->guidance, 4);
   EXPECT_EQ(found->attention_limits, first.attention_limits);
   const Int8Errors::At &is = found->at[0], &was = first.at[0];
   EXPECT_EQ(is.timestep, 500);
@@ -203,6 +205,7 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
                                                        {"\"product\": 0.0", "\"product\": \"x\""},
                                                        {"\"velocity\": {", "\"velocity\": {}, \"x\": {"},
                                                        {"\"all\"", "\"al\""},
+                                                       {"\"guidance\"", "\"g\""},
                                                        {"\"transformers\"", "\"t\""},
                                                        {"zoetrope_int8", "format"},
                                                        {"}", ""},
@@ -222,9 +225,9 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
                                     {"[0.01, 0.02]", "0.02 after 0.01"}})
     EXPECT_THAT(error_with("\"attention_limits\": []", std::string("\"attention_limits\": ") + limits), HasSubstr(why))
         << limits;
-  EXPECT_THAT(error_with("\"zoetrope_int8\": 3", "\"zoetrope_int8\": 4"),
+  EXPECT_THAT(error_with("\"zoetrope_int8\": 4", "\"zoetrope_int8\": 5"),
               HasSubstr("int8.json: is of a newer version of zoetrope; use that, or name another file"));
-  EXPECT_THAT(error_with("\"zoetrope_int8\": 3", "\"zoetrope_int8\": 2"), HasSubstr("no error"));
+  EXPECT_THAT(error_with("\"zoetrope_int8\": 4", "\"zoetrope_int8\": 3"), HasSubstr("no error"));
   EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
   EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),
               HasSubstr("/proc/nowhere"));

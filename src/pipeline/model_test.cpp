@@ -443,10 +443,9 @@ std::filesystem::path calibration_of(const std::filesystem::path& model, const T
   const pipeline::ModelFolder opened = pipeline::ModelFolder::open(model);
   const pipeline::BranchNorms same{1, 1, 1}, apart{1e-4, 1e-4, 0};
   for (size_t expert = 0; expert < opened.experts.size(); ++expert)
-    file.remember({pipeline::transformer_identity(opened, expert),
-                   "a model",
-                   {},
-                   {{.timestep = 500, .velocity = same, .blocks = {apart, apart}, .all = {2e-4, 2e-4, 0}}}});
+    file.remember({.weights = pipeline::transformer_identity(opened, expert),
+                   .name = "a model",
+                   .at = {{.timestep = 500, .velocity = same, .blocks = {apart, apart}, .all = {2e-4, 2e-4, 0}}}});
   return file.file();
 }
 
@@ -466,9 +465,9 @@ TEST(Model, RefusesGuidanceBeyondTheBudget) {
   ModelOptions options = within_budget(0.07, calibration_of(path, folder));
   Model model = Model::open(path, options);
   Request r = request("a red cat");
-  EXPECT_THAT(model.describe(r), HasSubstr("1 of 2 blocks multiply in int8 (0; predicted 6.4 % off bf16 per step)"));
+  EXPECT_THAT(model.describe(r), HasSubstr("1 of 2 blocks multiply in int8 (0; predicted 6.4 % off bf16 per step"));
   r.guidance_scale = 3;
-  EXPECT_THAT(model.describe(r), HasSubstr("(0; predicted 3.6 % off bf16 per step)"));
+  EXPECT_THAT(model.describe(r), HasSubstr("(0; predicted 3.6 % off bf16 per step; on latents without guidance)"));
   EXPECT_EQ(model.generate(r).frames.extent(0), r.num_frames);
   r.guidance_scale = 8;
   EXPECT_THAT(error_of([&] { model.generate(r); }),
@@ -480,7 +479,7 @@ TEST(Model, RefusesGuidanceBeyondTheBudget) {
   EXPECT_THAT(Model::open(path, options, r).describe(r), HasSubstr("(0-1; predicted 1.4 % off bf16 per step)"));
   options.budget.reset();  // 0.02 of one forward, with any guidance
   r.guidance_scale = 8;
-  EXPECT_THAT(Model::open(path, options).describe(r), HasSubstr("(0-1; predicted 15 % off bf16 per step)"));
+  EXPECT_THAT(Model::open(path, options).describe(r), HasSubstr("(0-1; predicted 15 % off bf16 per step"));
 }
 
 TEST(Model, EachExpertSpendsTheBudgetForItsGuidance) {
@@ -491,7 +490,7 @@ TEST(Model, EachExpertSpendsTheBudgetForItsGuidance) {
   r.guidance_scale_2 = 1;
   const Model model = Model::open(path, within_budget(0.07, calibration_of(path, folder)), r);
   EXPECT_THAT(model.describe(r),
-              AllOf(HasSubstr("1 of 2 blocks multiply in int8 (0; predicted 6.4 % off bf16 per step)"),
+              AllOf(HasSubstr("1 of 2 blocks multiply in int8 (0; predicted 6.4 % off bf16 per step"),
                     HasSubstr("2 of 2 blocks multiply in int8 (0-1; predicted 1.4 % off bf16 per step)")));
   r.guidance_scale_2 = 5;
   EXPECT_THAT(error_of([&] { model.describe(r); }),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "zoetrope/version.h"
 
@@ -48,20 +49,25 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   return text;
 }
 
-// Steps of an expert at timesteps that its int8 errors are not of. They were measured in the middles of equal parts of
-// what the expert denoised then, and an expert begins at the largest timestep or ends at 0.
-int64_t unmeasured_steps(const ModelFolder& model, size_t expert, const RunPlan& plan) {
-  double middle = 0;
-  const std::vector<Int8Errors::At>& all = model.experts[expert].int8_errors->at;
-  for (const Int8Errors::At& at : all) middle += at.timestep / static_cast<double>(all.size());
-  const bool ends_at_zero = expert + 1 == model.experts.size();
-  const double largest = static_cast<double>(model.scheduler.num_train_timesteps);
-  const double first = ends_at_zero ? 2 * middle : largest, last = ends_at_zero ? 0 : 2 * middle - largest;
+// How the run differs from what was measured: "; 2 steps nearer to the video …", where errors are larger. Empty where
+// it does not.
+std::string unmeasured_text(const ModelFolder& model, size_t expert, const RunPlan& plan) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Int8Errors::At& at : model.experts[expert].int8_errors->at) least = std::min(least, at.timestep);
   constexpr double kRounded = 0.5;
-  return std::ranges::count_if(sampling::Solver::create(plan.solver)->timesteps(), [&](double timestep) {
-    return plan.expert_at(timestep) == static_cast<int>(expert) &&
-           !(last - kRounded <= timestep && timestep <= first + kRounded);
+  const auto solver = sampling::Solver::create(plan.solver);
+  const int64_t steps = std::ranges::count_if(solver->timesteps(), [&](double timestep) {
+    return plan.expert_at(timestep) == static_cast<int>(expert) && timestep < least - kRounded;
   });
+  std::string text;
+  if (steps > 0) {
+    const bool hands_over = expert + 1 < model.experts.size();
+    text = fmt::format("; {} nearer to the video than was measured, with larger errors{}", counted(steps, "step"),
+                       hands_over ? ": repeat `zoetrope int8` with this boundary_ratio" : "");
+  }
+  const double guidance = model.experts[expert].int8_errors->guidance;
+  if (guidance != plan.guidance[expert]) text += fmt::format("; on latents {}", guidance_text(guidance));
+  return text;
 }
 
 // ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
@@ -78,10 +84,7 @@ std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
     if (const std::optional<double> error = expert.int8_error(plan.guidance[i])) {
       std::string predicted = fmt::format("predicted {:.2g} % off bf16 per step", 100 * *error);
       if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
-      if (const int64_t steps = unmeasured_steps(model, i, plan); steps > 0)
-        predicted +=
-            fmt::format("; {} at timesteps that were not measured: repeat `zoetrope int8` with this boundary_ratio",
-                        counted(steps, "step"));
+      predicted += unmeasured_text(model, i, plan);
       one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
                             : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
     }
