@@ -216,7 +216,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
                "ranks that share the rows of a frame in the VAE; unset: the planner's choice")
       .number("memory_limit", o.memory_limit, {0.001, 1e6},
-              "GB that this process may use; a larger run is refused before it loads; unset: what is available")
+              "GB that a process may use, for all its ranks; a larger run is refused before it loads; unset: what is "
+              "available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
                "compute threads of this process, shared by its ranks; unset: its cores, by affinity and CPU quota");

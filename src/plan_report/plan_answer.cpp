@@ -108,7 +108,11 @@ class Subject {
     q.hardware = machine.hardware;
     if (memory.ranks_here > 1) note = pipeline::keep_one_copy(q, run_.options);
     q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
-    if (run_.options.memory_limit) q.memory_limit = Bytes::of_gigabytes(*run_.options.memory_limit);
+    if (run_.options.memory_limit) {
+      q.memory_limit = Bytes::of_gigabytes(*run_.options.memory_limit) / q.ranks_here;
+      // Only a machine that is named can be planned beyond its memory.
+      if (options_.hardware.empty()) q.memory_limit = std::min(*q.memory_limit, q.hardware.device_memory);
+    }
     q.work.name = name();
     std::optional<Bytes> available;
     if (!machine.accelerators) available = q.limit() * q.ranks_here;

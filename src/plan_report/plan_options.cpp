@@ -165,8 +165,11 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   options.run.model = options.folder.string();
   options.ranks = parse_ranks(own_words.ranks);
   options.objective = parse_objective(own_words.objective);
-  for (const auto& [key, value] : options.what_if)
+  for (const auto& [key, value] : options.what_if) {
     if (options.price && key == "price_per_hour") fail("price and what_if.price_per_hour say the same; keep one");
+    if (options.run.memory_limit && key == "memory")
+      fail("memory_limit and what_if.memory both say how much memory there is; keep one");
+  }
   if (own_words.ranks_per_process) options.ranks_per_process = static_cast<int>(*own_words.ranks_per_process);
   check_files(options);
   return options;
@@ -179,7 +182,7 @@ std::string plan_help() {
       "MODEL is a folder that generate takes, one with a model's configs alone, or a name of configs/; of weights "
       "headers\nare read. CONFIG.yml,\nor config=FILE, is a file of generate, whose keys of running are not used. Keys "
       "of\ngenerate say what is planned (layers, height, width, num_frames, num_inference_steps, guidance_scale, "
-      "dtype, vae_dtype,\nvae_convolution, vae_tiling, memory_limit in GB per device) and what is fixed (attention, "
+      "dtype, vae_dtype,\nvae_convolution, vae_tiling, memory_limit in GB per process) and what is fixed (attention, "
       "ulysses_shards, ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, kv_exchange_dtype, "
       "attention_dtype, shard_weights, data_parallelism,\ncontext_parallelism, tensor_parallelism, vae_parallel); so "
       "do LoRA files, the step cache, and pictures and\nvideos. Keys that change neither memory nor time are "

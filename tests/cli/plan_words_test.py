@@ -377,6 +377,23 @@ def processes_are_planned_with_what_processes_measured(cwd):
         assert f"zoetrope/{file}, measured" in said, said
 
 
+@test
+def a_limit_of_memory_is_one_of_a_process_as_in_generate(cwd):
+    def limits(*words):
+        small = [MODEL, "height=32", "width=32", "num_frames=5", "ranks=1,4"]
+        document = answer(cwd, *small, *words, env={"XDG_CACHE_HOME": str(cwd)})
+        return [part["memory_limit_bytes"] for part in document["plans"]]
+    assert limits("hardware=cpu", "memory_limit=16") == [16_000_000_000, 4_000_000_000]
+    assert limits("hardware=cpu", "memory_limit=16", "ranks_per_process=1") == [16_000_000_000] * 2
+    assert limits("hardware=h100_8", "memory_limit=45") == [45_000_000_000] * 2
+    # A named machine may be planned beyond its memory, this one not.
+    assert limits("hardware=cpu", "memory_limit=1000000") == [1_000_000_000_000_000, 250_000_000_000_000]
+    assert max(limits("memory_limit=1000000")) < 100_000_000_000_000
+    assert limits("memory_limit=2") == [2_000_000_000, 500_000_000]
+    refused(cwd, plan(cwd, *LARGE, "memory_limit=16", "what_if.memory=x2"), "memory_limit and what_if.memory", "keep one",
+            left=("plan.json",))
+
+
 # ---- the page ----
 
 def page_of(cwd, *arguments):
