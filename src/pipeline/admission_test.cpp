@@ -136,6 +136,36 @@ TEST(Admission, FramesThatASinkKeepsArePlanned) {
   EXPECT_EQ(decoding(), none + values * 4);
 }
 
+TEST(Admission, WhatADumpKeepsIsPlanned) {
+  MemoryQuestion question = question_1_3b();
+  const planner::MemoryPlan without = memory_plan(question);
+  const int64_t values = question.options.num_frames * question.options.height * question.options.width * 3;
+  const int64_t latents = 16 * (1 + (question.options.num_frames - 1) / 4) * (question.options.height / 8) *
+                          (question.options.width / 8) * 4;
+  question.options.dump = "folder";
+  const auto expect_kept = [&](int64_t steps) {
+    const planner::MemoryPlan with = memory_plan(question);
+    const Bytes kept = Bytes(latents) * (1 + 2 * steps);
+    EXPECT_EQ(with.peak_of(planner::kTextEncoder), without.peak_of(planner::kTextEncoder));
+    EXPECT_EQ(with.peak_of(planner::kTransformer), without.peak_of(planner::kTransformer) + kept);
+    EXPECT_EQ(with.peak_of(planner::kVae), without.peak_of(planner::kVae) + kept + Bytes(values) * (4 + 1));
+  };
+  expect_kept(50);
+  question.options.num_inference_steps = 20;
+  expect_kept(20);
+  question.options.sigmas = {1, 0.75, 0.5, 0.25};
+  expect_kept(4);
+}
+
+TEST(Admission, FramesOfAGifArePlanned) {
+  MemoryQuestion question = question_1_3b();
+  const auto decoding = [&] { return memory_plan(question).peak_of(planner::kVae); };
+  const Bytes none = decoding(),
+              values(question.options.num_frames * question.options.height * question.options.width * 3);
+  question.options.output = "clip.GIF";
+  EXPECT_EQ(decoding(), none + values);
+}
+
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
   const MemoryQuestion question = question_1_3b();
   const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});

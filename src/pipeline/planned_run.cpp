@@ -16,21 +16,9 @@ namespace zoetrope::pipeline {
 namespace {
 
 // They change values, files and waiting, but not how much is stored or computed.
-constexpr const char* kOfRunning[] = {"weights_seed",
-                                      "conditioning_scale",
-                                      "seed",
-                                      "latents",
-                                      "output",
-                                      "fps",
-                                      "mask_padding_tokens",
-                                      "comm_timeout",
-                                      "trace",
-                                      "journal",
-                                      "resume",
-                                      "check_finite",
-                                      "compare_one_rank",
-                                      "prompts",
-                                      "grid"};
+constexpr const char* kOfRunning[] = {"weights_seed",        "conditioning_scale", "seed",    "latents", "fps",
+                                      "mask_padding_tokens", "comm_timeout",       "trace",   "journal", "resume",
+                                      "check_finite",        "compare_one_rank",   "prompts", "grid"};
 
 // What blocks int8_layers=auto takes was measured of a model's own weights; all else follows from the configs.
 ModelFolder opened_model(const GenerateOptions& options) {

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/words.h"
 #include "comm/launcher.h"
+#include "io/extension.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
@@ -51,6 +52,11 @@ int64_t transformer_bytes(const io::Checkpoint& files) {
     if (bytes > 0) return static_cast<int64_t>(bytes);
   }
   return checkpoint_bytes(files);
+}
+
+int64_t steps_of(const GenerateOptions& o) {
+  const auto listed = static_cast<int64_t>(std::max(o.sigmas.size(), o.timesteps.size()));
+  return listed > 0 ? listed : o.num_inference_steps;
 }
 
 int64_t used_bytes(const io::Checkpoint& files, double share) {
@@ -174,6 +180,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + std::max<int64_t>(o.frames_in_memory, o.sink_value_bytes);
+  if (io::extension_of(o.output) == ".gif") ++size.kept_frame_bytes;  // its palette is of all frames
+  if (!o.dump.empty()) size.dumped_latents = 1 + 2 * steps_of(o);     // the noise; latents and velocity of each step
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;

@@ -54,7 +54,7 @@ int64_t VideoGrid::bytes(size_t count, int64_t frames, const VideoFormat& video)
   return static_cast<int64_t>(count) * frames * video.width * video.height * 3;
 }
 
-void VideoGrid::write() const {
+void VideoGrid::write() {
   size_t frames = std::numeric_limits<size_t>::max();
   for (const auto& video : videos_) frames = std::min(frames, video.size());
   const VideoFormat all = whole();
@@ -68,6 +68,7 @@ void VideoGrid::write() const {
       for (size_t y = 0; y < size_of(format_.height); ++y) {
         std::memcpy(frame.data() + (top + y) * whole_row + left, videos_[v][f].data() + y * row, row);
       }
+      std::vector<uint8_t>().swap(videos_[v][f]);  // the sink of a .gif keeps the whole
     }
     sink->add_frame(frame.data());
   }

@@ -20,8 +20,8 @@ class VideoGrid {
   // Throws Error where it is of another size than the first.
   void begin_video(size_t video, const VideoFormat& format);
   void add_frame(size_t video, const uint8_t* rgb);  // [height, width, 3]
-  // The file, of the frames that all videos have.
-  void write() const;
+  // The file, of the frames that all videos have. Once: it releases them.
+  void write();
 
   const std::string& file() const { return file_; }
   // That are kept of `count` videos with this many frames each.

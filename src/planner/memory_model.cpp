@@ -36,22 +36,32 @@ class Builder {
   }
 
  private:
-  // Starts a phase with the items of all phases. `used`: the weights that the phase itself counts; `once`: it comes
-  // before the first segment.
-  void phase(std::string name, const char* component, const WeightBytes* used, bool once = false) {
+  // Segments of the run that are denoised and decoded when a phase ends.
+  struct Done {
+    int64_t denoised = 0, decoded = 0;
+  };
+  // Before and while the last one is denoised, and when it is decoded: then a phase holds the most.
+  Done before_last() const { return {w_.segments - 1, w_.segments - 1}; }
+  Done last_denoised() const { return {w_.segments, w_.segments - 1}; }
+  Done last_decoded() const { return {w_.segments, w_.segments}; }
+
+  // Starts a phase with the items of all phases. `used`: the weights that the phase itself counts.
+  void phase(std::string name, const char* component, const WeightBytes* used, Done done) {
     plan_.phases.push_back({std::move(name), component, {}});
     add("program", w_.program);
     add("latents and prompt", w_.per_rank * ranks_);
     add("pictures and videos", w_.inputs);
-    add("weights kept between runs", kept_besides(used, once));
+    add("weights kept between runs", kept_besides(used, w_.segments > 1 && done.denoised > 0));
+    add("steps kept for the dump", w_.kept.steps * done.denoised);
+    add("frames kept", w_.kept.frames * done.decoded);
   }
 
-  Bytes kept_besides(const WeightBytes* used, bool once) const {
+  Bytes kept_besides(const WeightBytes* used, bool between_segments) const {
     Bytes sum;
     const auto keep = [&](const WeightBytes& weights) {
       if (&weights != used) sum += weights.resident;
     };
-    if (w_.keeps_transformer || (w_.has_segments && !once))
+    if (w_.keeps_transformer || between_segments)
       for (const Workload::Expert& expert : w_.experts) keep(expert.weights);
     if (!w_.keeps_vae) return sum;
     keep(w_.vae.weights);
@@ -63,7 +73,7 @@ class Builder {
   }
 
   void text_encoder() {
-    phase("text encoder", kTextEncoder, nullptr, true);
+    phase("text encoder", kTextEncoder, nullptr, {});
     add(kWeightMemory, w_.text.weights.resident);
     add(kLayersReadMemory, w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
     add(kActivationMemory, w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
@@ -72,16 +82,16 @@ class Builder {
   void conditions() {
     const Workload::Conditions& c = w_.conditions;
     if (c.image_workspace > Bytes()) {
-      phase("image encoder", kConditions, nullptr, true);
+      phase("image encoder", kConditions, nullptr, {});
       add(kWeightMemory, c.image_weights.resident);
       add(kLayersReadMemory, c.image_weights.in_flight);
       add(kActivationMemory, c.image_workspace);
     }
     if (c.workspace == Bytes()) return;
-    phase("load VAE encoder", kConditions, &c.weights);
+    phase("load VAE encoder", kConditions, &c.weights, before_last());
     add(kWeightMemory, c.weights.resident);
     add(kPackingMemory, c.weights.in_flight);
-    phase("encode conditions", kConditions, &c.weights);
+    phase("encode conditions", kConditions, &c.weights, before_last());
     add(kWeightMemory, c.weights.resident);
     add(kFrameMemory, c.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("latents being encoded", c.making * ranks_);
@@ -94,7 +104,7 @@ class Builder {
     const bool second = &expert != &w_.experts.front();
     const Bytes attention = attention_of_ranks();
     const auto common = [&](const std::string& name) {
-      phase(name, kTransformer, &expert.weights);
+      phase(name, kTransformer, &expert.weights, second ? last_denoised() : before_last());
       add(kWeightMemory, expert.weights.resident);
       add("conditions", w_.conditions.made * ranks_);
       add("velocity", w_.step * ranks_);
@@ -108,7 +118,7 @@ class Builder {
     common("prompt of " + expert.name);
     add(kContextMemory, context);
     add("workspace of prompt keys and values", expert.context_making * ranks_);
-    phase("denoise with " + expert.name, kTransformer, &expert.weights);
+    phase("denoise with " + expert.name, kTransformer, &expert.weights, last_denoised());
     add(kWeightMemory, expert.weights.resident);
     add("conditions", w_.conditions.made * ranks_);
     add("velocity", w_.step * ranks_);
@@ -140,14 +150,13 @@ class Builder {
   }
 
   void decoding() {
-    phase("load VAE", kVae, &w_.vae.weights);
+    phase("load VAE", kVae, &w_.vae.weights, last_denoised());
     add(kWeightMemory, w_.vae.weights.resident);
     add(kPackingMemory, w_.vae.weights.in_flight);
-    phase("VAE decode", kVae, &w_.vae.weights);
+    phase("VAE decode", kVae, &w_.vae.weights, last_decoded());
     add(kWeightMemory, w_.vae.weights.resident);
     add(kFrameMemory, w_.vae.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("frames waiting for the file", w_.vae.output);
-    add("frames kept", w_.vae.kept);
   }
 
   const Workload& w_;

@@ -30,7 +30,8 @@ Workload example() {
   w.vae.weights.in_flight = mega(20);
   w.vae.workspace = mega(1900);
   w.vae.output = mega(30);
-  w.vae.kept = mega(400);
+  w.kept.steps = mega(40);
+  w.kept.frames = mega(400);
   return w;
 }
 
@@ -50,11 +51,11 @@ TEST(MemoryModel, AddsWhatIsHeldTogether) {
   EXPECT_EQ(phase(plan, "load transformer").total(), mega(50 + 1 + 3000 + 5 + 110));
   EXPECT_EQ(phase(plan, "prompt of transformer").total(), mega(50 + 1 + 3000 + 5 + 300 + 60));
   EXPECT_EQ(phase(plan, "denoise with transformer").total(),
-            mega(50 + 1 + 3000 + 5 + 300 + 200 + 9) + Bytes(kAttention));
-  EXPECT_EQ(phase(plan, "load VAE").total(), mega(50 + 1 + 290 + 20));
-  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 290 + 1900 + 30 + 400));
+            mega(50 + 1 + 40 + 3000 + 5 + 300 + 200 + 9) + Bytes(kAttention));
+  EXPECT_EQ(phase(plan, "load VAE").total(), mega(50 + 1 + 40 + 290 + 20));
+  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 40 + 290 + 1900 + 30 + 400));
   EXPECT_EQ(plan.peak().name, "denoise with transformer");
-  EXPECT_EQ(plan.peak_of(kVae), mega(2671));
+  EXPECT_EQ(plan.peak_of(kVae), mega(2711));
   EXPECT_EQ(plan.peak().items.front().name, "weights");
   EXPECT_NE(plan.peak().text().find("weights 3.00 GB, prompt keys and values 0.30 GB"), std::string::npos);
 }
@@ -89,8 +90,8 @@ TEST(MemoryModel, ConditionsAreMadeBeforeDenoisingAndStayThroughIt) {
   EXPECT_EQ(phase(plan, "load VAE encoder").total(), mega(50 + 1 + 11 + 200 + 17));
   EXPECT_EQ(phase(plan, "encode conditions").total(), mega(50 + 1 + 11 + 200 + 1500 + 19 + 23));
   EXPECT_EQ(phase(plan, "denoise with transformer").total(),
-            mega(50 + 1 + 11 + 3000 + 23 + 5 + 300 + 200 + 9) + Bytes(kAttention));
-  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 11 + 290 + 1900 + 30 + 400));
+            mega(50 + 1 + 11 + 40 + 3000 + 23 + 5 + 300 + 200 + 9) + Bytes(kAttention));
+  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 11 + 40 + 290 + 1900 + 30 + 400));
   EXPECT_EQ(plan.peak_of(kConditions), mega(1804));
   // Those that share a frame's rows hold a part of it each, and all of them what was made.
   w.ranks_here = 4;
@@ -110,11 +111,11 @@ TEST(MemoryModel, RanksOfAProcessShareWeightsAndPrompts) {
   // Two data coordinates have prompts of their own; workspace, buffers and latents are each rank's. A Ulysses rank
   // holds q, k, v of all tokens and half the heads, and what it sends: q, k, v of half the tokens and half the heads.
   const int64_t attention = 4 * (kAttention / 2 + kAttention / 4);
-  EXPECT_EQ(denoise.total(), mega(50 + 4 + 3000 + 4 * 5 + 2 * 300 + 4 * 200 + 4 * 9) + Bytes(attention));
-  EXPECT_EQ(phase(four, "VAE decode").total(), mega(50 + 4 + 290 + 4 * 1900 + 30 + 400));
+  EXPECT_EQ(denoise.total(), mega(50 + 4 + 40 + 3000 + 4 * 5 + 2 * 300 + 4 * 200 + 4 * 9) + Bytes(attention));
+  EXPECT_EQ(phase(four, "VAE decode").total(), mega(50 + 4 + 40 + 290 + 4 * 1900 + 30 + 400));
   // As processes each has weights of its own, and is one rank.
   w.ranks_here = 1;
-  EXPECT_EQ(phase(memory_model(w), "VAE decode").total(), mega(2671));
+  EXPECT_EQ(phase(memory_model(w), "VAE decode").total(), mega(2711));
 }
 
 TEST(MemoryModel, OneOfTwoExpertsIsResident) {
@@ -124,7 +125,22 @@ TEST(MemoryModel, OneOfTwoExpertsIsResident) {
   const MemoryPlan plan = memory_model(w);
   EXPECT_EQ(phase(plan, "denoise with transformer").total(), phase(plan, "denoise with transformer_2").total());
   // While the second is read the first's buffers are there, its weights are not.
-  EXPECT_EQ(phase(plan, "load transformer_2").total(), mega(50 + 1 + 3000 + 5 + 110 + 9) + Bytes(kAttention));
+  EXPECT_EQ(phase(plan, "load transformer_2").total(), mega(50 + 1 + 40 + 3000 + 5 + 110 + 9) + Bytes(kAttention));
+}
+
+TEST(MemoryModel, WhatSegmentsKeepStaysWhileLaterOnesAreMade) {
+  Workload w = example();
+  w.conditions.workspace = mega(1500);
+  const MemoryPlan one = memory_model(w);
+  w.segments = 3;
+  const MemoryPlan three = memory_model(w);
+  const auto more = [&](const char* name) { return phase(three, name).total() - phase(one, name).total(); };
+  EXPECT_EQ(more("text encoder"), Bytes());
+  // Weights stay between segments, too.
+  EXPECT_EQ(more("encode conditions"), mega(2 * (40 + 400) + 3000));
+  EXPECT_EQ(more("load transformer"), mega(2 * (40 + 400)));
+  EXPECT_EQ(more("denoise with transformer"), mega(2 * (40 + 400)));
+  EXPECT_EQ(more("VAE decode"), mega(2 * (40 + 400) + 3000));
 }
 
 TEST(MemoryModel, AbsurdSizesStayTooMuch) {

@@ -27,7 +27,7 @@ struct Workload {
   int ranks_here = 1;  // that share this process; all others are in processes of their own
 
   bool keeps_transformer = false;  // weights of all experts stay between runs
-  bool has_segments = false;       // they stay between the segments of a run
+  int64_t segments = 1;            // of a run: they stay between these
   bool keeps_vae = false;          // those of the VAE
   Bytes kept_vae_encoder;          // with keeps_vae, whether or not this run encodes; zero for models without pictures
 
@@ -71,9 +71,14 @@ struct Workload {
     WeightBytes weights;
     Bytes workspace;  // of a rank: caches and frames in work
     Bytes output;     // of rank 0: frames on their way into the file
-    Bytes kept;       // of rank 0: frames kept to the end (dump)
     Bytes preview;    // of rank 0 while denoising: the decoder and its frames for previews; zero without
   } vae;
+
+  // Of rank 0 and a segment, to the end of the run.
+  struct Kept {
+    Bytes steps;   // velocities and latents for a dump
+    Bytes frames;  // for a dump, a .gif, a caller
+  } kept;
 };
 
 }  // namespace zoetrope::planner

@@ -248,7 +248,7 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
                             ([MODEL, lora.replace("lora=", "lora_high=")], "no two experts"),
                             ([MODEL, "lora=nowhere.safetensors"], "nowhere.safetensors"),
                             ([MODEL, "seed=3"], "seed: means nothing to plan"),
-                            ([MODEL, "output=a.mp4"], "output: means nothing to plan")):
+                            ([MODEL, "fps=8"], "fps: means nothing to plan")):
         refused(cwd, plan(cwd, *words, *small), sentence)
 
 

@@ -259,7 +259,6 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
     vae.output += Bytes(static_cast<int64_t>(
         tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
-  vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.segments * size.videos);
   return vae;
 }
 
@@ -378,7 +377,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.layout = layout;
   w.ranks_here = ranks_here;
   w.keeps_transformer = size.keeps_transformer;
-  w.has_segments = size.segments > 1;
+  w.segments = size.segments;
   w.keeps_vae = size.keeps_vae;
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
@@ -418,6 +417,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   if (size.keeps_vae && configs.takes_pictures)
     w.kept_vae_encoder = of_a_copy(encoder_resident_bytes(configs.vae, size), size, w.layout.vae_ranks);
   w.vae = vae_of(configs, size, w.layout.vae_ranks, ranks_here);
+  w.kept.steps = Bytes(cells) * (configs.vae.z_dim * kFloat * size.dumped_latents * size.videos);
+  w.kept.frames = Bytes(size.height * size.width * 3) * size.kept_frame_bytes * (size.frames * size.videos);
   w.conditions = conditions_of(configs, size, w.layout.vae_ranks, ranks_here, cells, frame_cells);
   return w;
 }

@@ -48,6 +48,7 @@ struct RunSize {
   int64_t timesteps = 0;                      // different values in a step; 0: one per prompt
   bool keeps_residual = false;                // step caches: of the transformer's blocks
   int64_t kept_latents = 0;                   // copies of the latents
+  int64_t dumped_latents = 0;                 // copies of them for a dump, of all steps of a segment
   bool branches_apart = false;                // guidance branches go through the blocks one after another
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   int64_t kv_vector_bytes = 0;  // of a key or value of one head as it travels between ranks; 0: as computed
@@ -56,7 +57,7 @@ struct RunSize {
   kernels::ConvAlgorithm vae_convolution = kernels::ConvAlgorithm::kAuto;
   bool vae_tiling = false;
   bool previews = false;           // are decoded between steps
-  int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory, a sink's
+  int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory or a .gif, a sink's
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
