@@ -55,8 +55,14 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
   question.sharers = processes_here;
-  if (available) question = pipeline::as_it_fits(question, *available);
-  const planner::MemoryPlan memory = pipeline::memory_plan(question);
+  question.grid_frames /= processes_here;
+  std::vector<pipeline::MemoryQuestion> questions{question};
+  if (options.compare_one_rank) questions.push_back(pipeline::one_rank_question(question));
+  std::optional<double> streamed;
+  if (available) streamed = pipeline::weight_memory_to_fit(questions, *available);
+  for (pipeline::MemoryQuestion& each : questions)
+    if (streamed) each.options.weight_memory = streamed;
+  const planner::MemoryPlan memory = pipeline::memory_plan(questions.front());
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {}{}\n", options.width,
                   options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
@@ -64,19 +70,24 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
                   pipeline::dtype_word(options.vae_dtype), counted(ranks, "rank"),
                   world != nullptr ? ", each a process: of one" : "");
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
-  if (question.options.weight_memory != options.weight_memory) {
-    text += fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n",
-                        *question.options.weight_memory);
-  }
+  if (streamed) text += fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n", *streamed);
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),
                         phase.total() == memory.peak().total() ? "  peak:" : ":      ", phase.text());
   }
+  if (options.compare_one_rank) {
+    const planner::MemoryPhase again = pipeline::memory_plan(questions.back()).peak();
+    text += fmt::format("  {:<30} {:>9}:       {}\n", "on one rank, to compare", again.total().text(), again.text());
+  }
   for (const planner::MemoryLimit& limit : limits)
     text += fmt::format("  available {:>9}: {}\n", limit.available.text(), limit.what);
-  const std::string refusal = pipeline::refusal(
-      question, limits, [&](const pipeline::MemoryQuestion& other) { return planned.step_seconds(other); });
+  std::string refusal;
+  for (const pipeline::MemoryQuestion& each : questions) {
+    if (!refusal.empty()) break;
+    refusal = pipeline::refusal(each, limits,
+                                [&](const pipeline::MemoryQuestion& other) { return planned.step_seconds(other); });
+  }
   return {text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal)),
           refusal.empty()};
 }

@@ -365,6 +365,13 @@ std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes av
   return Search(question, available, step_seconds).run();
 }
 
+MemoryQuestion one_rank_question(const MemoryQuestion& run) {
+  MemoryQuestion one = run;
+  one.layout = {};
+  one.ranks_here = one.sharers = 1;
+  return one;
+}
+
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits,
                     const StepSeconds& step_seconds) {
   const planner::MemoryPlan plan = memory_plan(question);

@@ -24,6 +24,9 @@ using StepSeconds = std::function<std::optional<double>(const MemoryQuestion&)>;
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits,
                     const StepSeconds& step_seconds = {});
 
+// What compare_one_rank asks for: the same on one rank, which shares weights with nobody.
+MemoryQuestion one_rank_question(const MemoryQuestion& run);
+
 // Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most eight. Those of
 // where weights are say what they cost: "weight_memory=1.2 (3.41 GB, 5.1 s a step)".
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available,

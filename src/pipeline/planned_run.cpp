@@ -1,5 +1,7 @@
 #include "pipeline/planned_run.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/input_file.h"
 #include "pipeline/comfy_folder.h"
@@ -10,15 +12,16 @@
 #include "pipeline/known_models.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/step_cache_options.h"
+#include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 // They change values, files and waiting, but not how much is stored or computed.
-constexpr const char* kOfRunning[] = {"weights_seed",        "conditioning_scale", "seed",    "latents", "fps",
-                                      "mask_padding_tokens", "comm_timeout",       "trace",   "journal", "resume",
-                                      "check_finite",        "compare_one_rank",   "prompts", "grid"};
+constexpr const char* kOfRunning[] = {"weights_seed",        "conditioning_scale", "seed",  "latents", "fps",
+                                      "mask_padding_tokens", "comm_timeout",       "trace", "journal", "resume",
+                                      "check_finite"};
 
 // What blocks int8_layers=auto takes was measured of a model's own weights; all else follows from the configs.
 ModelFolder opened_model(const GenerateOptions& options) {
@@ -46,7 +49,8 @@ ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = opened_model(options);
   check_given_inputs(options, model);
   // Where nothing says how many videos there are, a batch is as many.
-  if (options.num_videos > 1 || !options.prompts.empty()) check_batch_size(options, count_videos(options));
+  if (options.num_videos > 1 || !options.prompts.empty() || (!options.grid.empty() && options.batch_size == 1))
+    check_series(options, static_cast<size_t>(count_videos(options)));
   if (options.prompt.empty() && options.prompts.empty() && !options.negative_prompt.empty()) {
     fail("negative_prompt: its tokens are counted together with those of prompt; give that too, or leave both out");
   }
@@ -71,6 +75,9 @@ PlannedRun::PlannedRun(std::pair<GenerateOptions, ModelFolder> given)
   memory.configs.mapped = options.weights != WeightSource::kRandom;
   if (memory.configs.mapped) missing_files = use_stored_weights(options, model.folder, memory.configs);
   if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);
+  if (options.grid.empty()) return;
+  const int64_t videos = std::max(count_videos(options), options.batch_size);
+  memory.grid_frames = VideoGrid::bytes(static_cast<size_t>(videos), options.num_frames, video_format(options));
 }
 
 void refuse_keys_of_running(const OptionSet& keys, const char* command) {

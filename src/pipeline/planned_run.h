@@ -26,7 +26,7 @@ struct PlannedRun {
   RunPlan plan;
 
   // Of one rank. The weights are read from files as they are stored there, of configs alone as published; or computed
-  // by formula with weights=random. With a prompt its tokens are known.
+  // by formula with weights=random. With a prompt its tokens are known. The frames of a grid are those of the job.
   MemoryQuestion memory;
   // Keys whose files are not here or not whole, as key=FILE: planned as the model is published.
   std::vector<std::string> missing_files;

@@ -184,14 +184,28 @@ TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {
     return error_of([&] { refuse_keys_of_running(set, "inspect"); });
   };
   for (const char* word : {"seed=3", "weights_seed=3", "fps=8", "latents=a", "comm_timeout=3", "trace=t.json",
-                           "compare_one_rank=true", "mask_padding_tokens=true"}) {
+                           "mask_padding_tokens=true"}) {
     const std::string key(word, std::string_view(word).find('='));
     EXPECT_THAT(refused(word), StartsWith(key + ": means nothing to inspect")) << word;
   }
   EXPECT_THAT(refused("conditioning_scale=1"), StartsWith("conditioning_scale: means nothing"));
   for (const char* word : {"height=32", "dump=d", "lora=a", "weight_cache=c", "cache=sen", "max_area=2560",
-                           "prompt=a cat", "output=a.gif"})
+                           "prompt=a cat", "output=a.gif", "prompts=a.txt", "grid=a.gif", "compare_one_rank=true"})
     EXPECT_EQ(refused(word), "no error") << word;
+}
+
+TEST(PlannedRun, FramesOfAGridAreCounted) {
+  const PlannedRun run = planned("wan21_t2v", {"num_videos=3", "grid=all.png"});
+  EXPECT_EQ(run.memory.grid_frames, 3 * 5 * run.options.height * run.options.width * 3);
+  EXPECT_EQ(peak_of(run), peak_of(planned("wan21_t2v", {"num_videos=3"})) + planner::Bytes(run.memory.grid_frames));
+  const TestFolder folder;
+  folder.write("prompts.txt", "a cat\na dog\n");
+  const std::string prompts = "prompts=" + (folder / "prompts.txt").string();
+  EXPECT_EQ(planned("wan21_t2v", {prompts, "grid=all.png"}).memory.grid_frames, run.memory.grid_frames / 3 * 2);
+  // As generate refuses them.
+  EXPECT_THAT(refusal("wan21_t2v", {"grid=all.png"}), StartsWith("grid=all.png: shows several videos"));
+  EXPECT_THAT(refusal("wan21_t2v", {prompts, "prompt=a cat"}), StartsWith("prompts: gives every prompt"));
+  EXPECT_THAT(refusal("wan21_t2v", {"num_videos=2", "compare_one_rank=true"}), StartsWith("compare_one_rank"));
 }
 
 // A model's YAML says how its videos are written, too.

@@ -382,7 +382,7 @@ MemoryQuestion Run::admit_weights(comm::Communicator& world, const AutoPlan& pla
                                   std::optional<planner::Bytes> available, const Callbacks& callbacks) const {
   std::vector<MemoryQuestion> questions = {memory_question(planned.layout, planned.softmax)};
   questions.front().sharers = processes_on_this_host(world);
-  if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
+  if (options_.compare_one_rank) questions.push_back(one_rank_question(questions.front()));
   GenerateOptions streaming = options_;
   if (available) streaming.weight_memory = weight_memory(questions, *available, world);
   const bool streams = streaming.weight_memory != options_.weight_memory && planned.layout.weight_shards == 1;
@@ -402,10 +402,7 @@ MemoryQuestion Run::admit_weights(comm::Communicator& world, const AutoPlan& pla
 std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                          comm::Communicator& world) const {
   constexpr double kAll = 1e9;
-  double most = kAll;
-  for (const MemoryQuestion& question : questions)
-    most = std::min(most, weight_memory_to_fit(question, available).value_or(kAll));
-  most = world.all_reduce_min(most);
+  const double most = world.all_reduce_min(weight_memory_to_fit(questions, available).value_or(kAll));
   return most < kAll ? std::optional(most) : options_.weight_memory;
 }
 

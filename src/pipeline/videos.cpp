@@ -44,21 +44,10 @@ OutputPlace place_of(const std::string& name) {
   return place;
 }
 
-void check_series(const GenerateOptions& o, size_t count) {
-  if (o.num_videos > 1 && !o.latents.empty())
-    fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
-  if (o.seed > INT64_MAX - (o.num_videos - 1))
-    fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
-  check_batch_size(o, static_cast<int64_t>(count));
-  if (count == 1 && !o.grid.empty())
-    fail("grid={}: shows several videos, and one is to be made; leave it out, or give prompts or num_videos", o.grid);
-  if (count == 1) return;
-  if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
-  for (const auto& [key, path] :
-       {std::pair("output", &o.output), std::pair("grid", &o.grid), std::pair("trace", &o.trace)}) {
-    if (!path->empty() && place_of(*path).stream)
-      fail("{}={}: a pipe or device takes one video; name a file, which gets a number for each", key, *path);
-  }
+void check_batch_size(const GenerateOptions& o, int64_t videos) {
+  if (o.batch_size <= videos) return;
+  fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
+       videos == 1 ? "is one video" : fmt::format("are {} videos", videos), o.batch_size);
 }
 
 // Names can lead to the same file by links.
@@ -100,10 +89,25 @@ GenerateOptions with_device_batch(const GenerateOptions& options, int ranks) {
   return with;
 }
 
-void check_batch_size(const GenerateOptions& o, int64_t videos) {
-  if (o.batch_size <= videos) return;
-  fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
-       videos == 1 ? "is one video" : fmt::format("are {} videos", videos), o.batch_size);
+void check_series(const GenerateOptions& o, size_t count) {
+  if (!o.prompts.empty() && !o.prompt.empty())
+    fail(
+        "prompts: gives every prompt, so there is no place for prompt; leave one of the two out; an empty prompt= "
+        "takes back a file's");
+  if (o.num_videos > 1 && !o.latents.empty())
+    fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
+  if (o.seed > INT64_MAX - (o.num_videos - 1))
+    fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
+  check_batch_size(o, static_cast<int64_t>(count));
+  if (count == 1 && !o.grid.empty())
+    fail("grid={}: shows several videos, and one is to be made; leave it out, or give prompts or num_videos", o.grid);
+  if (count == 1) return;
+  if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
+  for (const auto& [key, path] :
+       {std::pair("output", &o.output), std::pair("grid", &o.grid), std::pair("trace", &o.trace)}) {
+    if (!path->empty() && place_of(*path).stream)
+      fail("{}={}: a pipe or device takes one video; name a file, which gets a number for each", key, *path);
+  }
 }
 
 std::vector<std::string> listed_prompts(const GenerateOptions& o) {
@@ -147,10 +151,6 @@ std::string numbered(const std::string& path, size_t index, size_t count) {
 }
 
 std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
-  if (!options.prompts.empty() && !options.prompt.empty())
-    fail(
-        "prompts: gives every prompt, so there is no place for prompt; leave one of the two out; an empty prompt= "
-        "takes back a file's");
   const std::vector<std::string> prompts =
       options.prompts.empty() ? std::vector<std::string>{options.prompt} : listed_prompts(options);
   const size_t seeds = static_cast<size_t>(options.num_videos), count = prompts.size() * seeds;

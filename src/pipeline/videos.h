@@ -18,8 +18,8 @@ std::vector<GenerateOptions> videos_of(const GenerateOptions& options);
 // Throws Error where that is not a whole number, or more than a batch can be.
 GenerateOptions with_device_batch(const GenerateOptions& options, int ranks);
 
-// Throws Error for a batch of more videos than there are to make.
-void check_batch_size(const GenerateOptions& options, int64_t videos);
+// Throws Error for keys that do not go together where `videos` are made, as a batch of more than these.
+void check_series(const GenerateOptions& options, size_t videos);
 
 // Those of the key `prompts`, which names a file or holds them with a line feed after each. Throws Error where there
 // are none, and for blank ones.

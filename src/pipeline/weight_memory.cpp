@@ -93,6 +93,14 @@ std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, plann
   return largest_weight_memory(question, available);
 }
 
+std::optional<double> weight_memory_to_fit(const std::vector<MemoryQuestion>& questions, planner::Bytes available) {
+  std::optional<double> least;
+  for (const MemoryQuestion& question : questions)
+    if (const std::optional<double> gigabytes = weight_memory_to_fit(question, available))
+      least = std::min(least.value_or(*gigabytes), *gigabytes);
+  return least;
+}
+
 MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes available) {
   MemoryQuestion run = question;
   if (const std::optional<double> gigabytes = weight_memory_to_fit(question, available))

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "pipeline/generate_options.h"
 #include "pipeline/run_workload.h"
@@ -23,6 +24,8 @@ int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& f
 std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available);
 // The same where the options leave it to the program, and keeping all does not fit.
 std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available);
+// The same for all of them: the least.
+std::optional<double> weight_memory_to_fit(const std::vector<MemoryQuestion>& questions, planner::Bytes available);
 // What is run: with that weight_memory, or as the question is.
 MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes available);
 

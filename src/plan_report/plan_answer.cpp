@@ -104,6 +104,7 @@ class Subject {
     memory.ranks_here = std::min(ranks, options_.ranks_per_process.value_or(here));
     // Processes of a host keep one copy of the weights.
     if (!machine.accelerators) memory.sharers = std::max(1, of_host / memory.ranks_here);
+    memory.grid_frames /= memory.sharers;
     planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks, options_.objective);
     q.hardware = machine.hardware;
     if (memory.ranks_here > 1) note = pipeline::keep_one_copy(q, run_.options);
@@ -119,6 +120,11 @@ class Subject {
     const attention::BlockSizes& tiles = options_.run.strategy.flash_block_sizes;
     if (machine.accelerators && tiles.block_q > 0) q.block_q = tiles.block_q;
     if (machine.accelerators && tiles.block_kv > 0) q.block_kv = tiles.block_kv;
+    if (available && run_.options.compare_one_rank) {
+      const std::string refusal =
+          pipeline::refusal(pipeline::one_rank_question(memory), {{"what a process may use", *available}});
+      if (!refusal.empty()) fail("compare_one_rank: on one rank, {}", refusal);
+    }
     return pipeline::weights_to_fit({std::move(q), memory, available, memory.ranks_here == 1});
   }
 

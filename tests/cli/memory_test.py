@@ -87,6 +87,18 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
 def several_videos_keep_their_weights(cwd):
     assert "weights kept between runs" not in inspect(cwd, "wan2.1_t2v_1.3b")
     assert "weights kept between runs" in inspect(cwd, "wan2.1_t2v_1.3b", "num_videos=2")
+    (pathlib.Path(cwd) / "prompts.txt").write_text("a red cat\na dog\n")
+    assert "weights kept between runs" in inspect(cwd, "wan2.1_t2v_1.3b", "prompts=prompts.txt", "grid=all.gif")
+
+
+@test
+def a_comparison_with_one_rank_is_planned(cwd):
+    small = [w for w in SMALL if w.partition("=")[0] in ("height", "width", "num_frames", "dtype")]
+    assert "on one rank" not in inspect(cwd, harness.MODEL, *small, "ranks=2")
+    alone = peak_of(inspect(cwd, harness.MODEL, *small))
+    said = inspect(cwd, harness.MODEL, *small, "ranks=2", "compare_one_rank=true")
+    again = re.search(r"on one rank, to compare +([0-9.]+) (GB|MB): ", said)
+    assert again and gigabytes(*again.groups()) == alone, (said, alone)
 
 
 def no_weights_were_made():

@@ -394,6 +394,23 @@ def a_limit_of_memory_is_one_of_a_process_as_in_generate(cwd):
             left=("plan.json",))
 
 
+@test
+def what_several_videos_and_a_comparison_need_is_counted(cwd):
+    def peak(*words):
+        small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=h100_8", "ranks=1"]
+        return best(answer(cwd, *small, *words))["bytes_per_rank"]
+    (pathlib.Path(cwd) / "prompts.txt").write_text("a red cat\na dog\n")
+    several = peak("prompts=prompts.txt")
+    assert several == peak("num_videos=2") > peak()
+    assert peak("prompts=prompts.txt", "grid=all.mp4") == several + 2 * 17 * 480 * 832 * 3
+    # Four processes share the weights, which the one that computes again has alone.
+    words = ["wan2.1_t2v_14b", "height=480", "width=832", "num_frames=17", "hardware=cpu", "ranks=4", "ranks_per_process=1",
+             "fsdp_parallelism=4", "weights_in_memory=bf16", "memory_limit=20"]
+    answer(cwd, *words)
+    refused(cwd, plan(cwd, *words, "compare_one_rank=true"), "compare_one_rank", "on one rank", "this run needs",
+            left=("plan.json", "prompts.txt"))
+
+
 # ---- the page ----
 
 def page_of(cwd, *arguments):
