@@ -463,6 +463,7 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
   else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);
   model.use(options);
+  check_weight_memory({options, model_configs(model)});
   return model;
 }
 
@@ -488,7 +489,6 @@ void ModelFolder::use(const GenerateOptions& options) {
   merge_loras(options, *this);
   if (options.dtype == DType::kI8 && options.int8_layers != kChosenLayers) use_int8_layers(options.int8_layers, *this);
   if (spends_measured_errors(options)) spend_budget(options, *this);
-  check_weight_memory(options, *this);
 }
 
 std::string ModelFolder::int8_layers() const {

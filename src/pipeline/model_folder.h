@@ -137,9 +137,8 @@ struct ModelFolder {
   // in a folder of ComfyUI files are found as with_found_files() says.
   static ModelFolder open(const GenerateOptions& given);
 
-  // Of an opened model, what else options say of its weights: LoRA files, where weights are kept, and which blocks are
-  // multiplied in int8. Throws Error where they do not fit the model, or where a choice of blocks lacks its
-  // measurement or budget.
+  // Of an opened model, what else options say of its weights: LoRA files, and which blocks are multiplied in int8.
+  // Throws Error where they do not fit the model, or where a choice of blocks lacks its measurement or budget.
   void use(const GenerateOptions& options);
 
   // A line for each component whose file is named.

@@ -14,6 +14,7 @@
 #include "pipeline/step_cache_options.h"
 #include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
+#include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -74,6 +75,7 @@ PlannedRun::PlannedRun(std::pair<GenerateOptions, ModelFolder> given)
       memory{options, model_configs(model)} {
   memory.configs.mapped = options.weights != WeightSource::kRandom;
   if (memory.configs.mapped) missing_files = use_stored_weights(options, model.folder, memory.configs);
+  check_weight_memory(memory);
   if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);
   if (options.grid.empty()) return;
   const int64_t videos = std::max(count_videos(options), options.batch_size);

@@ -132,6 +132,23 @@ TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
   EXPECT_EQ(published("wan2.2_t2v_a14b").transformer_file_bytes, 0);
 }
 
+// What is packed again for each step is packed from how it is stored, here bf16 and not the float32 of formulas.
+TEST(PlannedRun, WeightMemoryMayBeWhatARunTakes) {
+  GenerateOptions options = options_for("wan21_t2v", {});
+  options.model = (std::filesystem::path(kSourceFolder) / "demo/wan-tiny").string();
+  MemoryQuestion question{options, model_configs(ModelFolder::open(options))};
+  const int64_t least = transformer_memory(question).least;
+  question.configs.stored.transformer = DType::kF32;
+  ASSERT_LT(least + 1, transformer_memory(question).least);
+  options.weight_memory = static_cast<double>(least + 1) * 1e-9;
+  EXPECT_EQ(error_of([&] { ModelFolder::open(options); }), "no error");
+  EXPECT_EQ(error_of([&] { PlannedRun{options}; }), "no error");
+  options.weight_memory = static_cast<double>(least - 1) * 1e-9;
+  const std::string refusal = error_of([&] { PlannedRun{options}; });
+  EXPECT_THAT(refusal, HasSubstr("too small"));
+  EXPECT_EQ(refusal, error_of([&] { ModelFolder::open(options); }));
+}
+
 // Indices without the files that they name: what a download of *.json brings.
 TEST(PlannedRun, WeightsThatAreStillToComeArePublishedOnes) {
   const TestFolder folder;

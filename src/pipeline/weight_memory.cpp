@@ -16,7 +16,8 @@ bool fits(const MemoryQuestion& question, planner::Bytes available) {
 
 }  // namespace
 
-void check_weight_memory(const GenerateOptions& options, const ModelFolder& model) {
+void check_weight_memory(const MemoryQuestion& asked) {
+  const GenerateOptions& options = asked.options;
   const bool as_stored = options.weights_in_memory == WeightsInMemory::kAsStored;
   if (options.weights_in_memory == WeightsInMemory::kBf16 && options.dtype == DType::kF32)
     fail("weights_in_memory=bf16: with dtype=float32 weights are float32; set auto, which keeps all that fit");
@@ -42,7 +43,7 @@ void check_weight_memory(const GenerateOptions& options, const ModelFolder& mode
     fail("weight_memory={}: weights_in_memory={} says already what stays in memory; leave one of them out",
          *options.weight_memory, as_stored ? "as_stored" : "bf16");
   }
-  MemoryQuestion question{options, model_configs(model)};
+  MemoryQuestion question = asked;
   // What other degrees leave is known later: then loading says it.
   const int64_t heads = question.configs.experts.front().num_attention_heads,
                 parts = options.tensor_parallelism.value_or(1);

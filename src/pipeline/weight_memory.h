@@ -14,8 +14,9 @@
 
 namespace zoetrope::pipeline {
 
-// Throws Error for keys that contradict one another, and for less memory than a stream of the model's weights needs.
-void check_weight_memory(const GenerateOptions& options, const ModelFolder& model);
+// Throws Error for keys that contradict one another, and for less memory than a stream of the model's weights needs,
+// which depends on how they are stored.
+void check_weight_memory(const MemoryQuestion& asked);
 
 // The largest of [low, high] that `fits`, where all below one that fits do; low − 1 where none does.
 int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits);
