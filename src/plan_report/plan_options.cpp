@@ -153,6 +153,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
     options.what_if.emplace_back(key.substr(kWhatIf.size(), equals - kWhatIf.size()), key.substr(equals + 1));
   }
   pipeline::refuse_keys_of_running(run, "plan");
+  pipeline::read_text_files(settings.run);
   pipeline::keep_weights_of_several(settings.run, run);
   // A file says them as keys of a run.
   if (own.origin("ranks").empty() && settings.run.ranks) own_words.ranks = fmt::to_string(*settings.run.ranks);

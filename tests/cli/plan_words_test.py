@@ -411,6 +411,19 @@ def what_several_videos_and_a_comparison_need_is_counted(cwd):
             left=("plan.json", "prompts.txt"))
 
 
+@test
+def a_prompt_may_be_in_a_file(cwd):
+    def encoding(prompt):
+        document = answer(cwd, MODEL, "height=32", "width=32", "num_frames=5", "hardware=h100_8", "ranks=1",
+                          f"prompt={prompt}")
+        return next(phase["bytes"] for phase in best(document)["memory"] if phase["phase"] == "text encoder")
+    text = "a red cat " * 40
+    (pathlib.Path(cwd) / "cat.txt").write_text(text)
+    assert encoding("@cat.txt") == encoding(text) > encoding("a red cat")
+    (pathlib.Path(cwd) / "plan.json").unlink()
+    refused(cwd, plan(cwd, MODEL, "prompt=@dog.txt"), "dog.txt", left=("cat.txt",))
+
+
 # ---- the page ----
 
 def page_of(cwd, *arguments):
