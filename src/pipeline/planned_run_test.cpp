@@ -68,6 +68,8 @@ TEST(PlannedRun, InputsAreThoseOfTheModelAndMayBeMissing) {
   const auto inputs = [](const PlannedRun& run) { return run_size(run.memory).inputs_bytes; };
   EXPECT_EQ(inputs(planned("wan21_i2v", {})), 0);
   EXPECT_GT(inputs(planned("wan21_i2v", {"image=cat.png"})), 0);
+  EXPECT_FALSE(run_size(planned("wan21_vace", {}).memory).control_video);
+  EXPECT_TRUE(run_size(planned("wan21_vace", {"control_video=cat.mp4"}).memory).control_video);
 }
 
 TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {

@@ -152,6 +152,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.segments = segments.count;
   size.reference_images = config.animate() ? 1 : static_cast<int64_t>(reference_paths(o).size());
   size.image = !o.image.empty();
+  size.control_video = !o.control_video.empty();
   if (question.configs.image_encoder)
     size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
   constexpr int64_t kStepAndClean = 2;

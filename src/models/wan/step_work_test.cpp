@@ -146,6 +146,17 @@ TEST(StepWork, TilesAreDecodedByOneRankAndOverlap) {
   EXPECT_EQ(work(model_14b(), tiled).vae_rows, 32);
 }
 
+// Its two halves; where there is none both are grey, which is encoded once.
+TEST(StepWork, AControlVideoIsEncodedTwice) {
+  ModelConfigs vace = model_14b();
+  vace.experts[0].vace_layers = {0, 5};
+  RunSize size = video(480, 832);
+  const double once = work(vace, size).condition_flop;
+  EXPECT_GT(once, 0);
+  size.control_video = true;
+  EXPECT_EQ(work(vace, size).condition_flop, 2 * once);
+}
+
 // Of 480 × 832 pixels: three rows of tiles, of 256, 256 and 96 pixels, and five columns, of 256 four times and 64.
 TEST(StepWork, ConditionsAreEncodedInTiles) {
   ModelConfigs image = model_14b();

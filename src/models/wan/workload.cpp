@@ -347,7 +347,8 @@ std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& s
   const TransformerConfig& config = configs.experts.front();
   std::vector<int64_t> clips;
   if (config.vace()) {
-    clips = {size.frames, size.frames};
+    // Of a video both halves; without one they are the same.
+    clips.assign(size.control_video ? 2 : 1, size.frames);
     clips.insert(clips.end(), static_cast<size_t>(size.reference_images), 1);
   } else if (config.animate()) {
     // The picture; of each segment its pose and its condition, which behind the first one is each video's own.

@@ -39,6 +39,7 @@ struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video, or of each of its segments
   int64_t segments = 1;                       // Animate
   bool image = false;                         // a picture is given to a model for which it is optional
+  bool control_video = false;                 // VACE: a video is given
   int64_t inputs_bytes = 0;                   // of a process: pictures and videos as they were read
   int64_t videos = 1;                         // of a batch: they are denoised together
   int64_t prompts = 1;                        // of all videos; 2 of each with guidance: one per branch
@@ -77,7 +78,7 @@ int64_t packed_from_bytes(const ModelConfigs& configs);
 int64_t image_rows(const TransformerConfig& config, const RunSize& size);
 
 // Frames that the VAE encodes before denoising, clip by clip: what the transformer's layers take says it, and whether a
-// picture is given.
+// picture or a video is given.
 std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& size);
 
 // Sizes as checked against the model (multiples of its patches); `ranks_here` ranks share a process.
