@@ -113,6 +113,13 @@ TEST(Admission, WeightsAreSharedByTheProcessesOfAHost) {
   const Bytes streamed = denoising();
   question.sharers = 1;
   EXPECT_EQ(denoising(), streamed);
+  // As stored: the file is mapped by all of them.
+  question.options.weights_in_memory = WeightsInMemory::kAsStored;
+  question.options.weight_memory.reset();
+  const Bytes file = wan::workload(question.configs, run_size(question), question.layout, 1).experts[0].weights.stored;
+  const Bytes mapped = denoising();
+  question.sharers = 4;
+  EXPECT_EQ(denoising(), mapped - (file - file / 4));
 }
 
 TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {

@@ -27,8 +27,8 @@ struct MemoryQuestion {
   // Bytes of this process before the run; unset: of a program that does nothing else.
   std::optional<int64_t> resident{};
   int ranks_here = 1;  // that share a process
-  // Processes of this host, which keep one copy of a transformer's weights where all of them stay in memory: of that
-  // each has a part. What a process measures of itself is all of it: 1.
+  // Processes of this host, which keep one copy of a transformer's weights where all of them stay in memory, as of its
+  // file: of that each has a part. What a process measures of itself is all of it: 1.
   int sharers = 1;
   int64_t known_prompts = 0;  // bytes of the last run's embeddings, which keep_weights leaves in the process
   int64_t grid_frames = 0;    // bytes of frames that the process keeps for a grid

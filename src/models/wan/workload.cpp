@@ -103,7 +103,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
     expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory) * parts.here);
   } else if (size.as_stored) {
     const StreamedBytes packed = streamed_bytes(config, size.transformer, packed_from_bytes(configs), parts.tensor);
-    expert.weights.resident = expert.weights.stored + Bytes(packed.usual) * parts.here;
+    // All processes of a host map the same file.
+    expert.weights.resident = expert.weights.stored / std::max(1, size.sharers) + Bytes(packed.usual) * parts.here;
   } else {
     // Processes with the same part have one copy of it.
     expert.weights.resident = expert.weights.resident / std::max(1, size.sharers / parts.processes);
