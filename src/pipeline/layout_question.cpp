@@ -263,6 +263,7 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   }
   q.request.weight_shards = weight_shards(o, places);
   q.work.steps = priced_steps(plan);
+  if (o.cache_compare) q.work.steps += plan.total_steps();  // denoised first, all of them in full
   if (side_by_side) q.work.ranks_of_all_runs = ranks;
   q.memory = workload_by_layout(memory);
   return q;

@@ -195,6 +195,16 @@ TEST(PlannedRun, FewerLayersNeedLessMemoryAndTime) {
   EXPECT_THAT(refusal("wan22_t2v", {"layers=3"}), AllOf(HasSubstr("layers=3"), HasSubstr("the model has only 2")));
 }
 
+TEST(PlannedRun, TheRunThatACacheIsComparedWithIsPriced) {
+  const auto steps = [](std::vector<std::string> words) {
+    for (const char* word : {"num_inference_steps=10", "cache=cfg"}) words.emplace_back(word);
+    const PlannedRun run = planned("wan21_t2v", words);
+    return run_question(run.plan, run.model, run.memory, 1).work.steps;
+  };
+  EXPECT_LT(steps({}), 10);
+  EXPECT_EQ(steps({"cache_compare=true"}), steps({}) + 10);
+}
+
 TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {
   const auto refused = [](const std::string& word) {
     GenerateOptions options;

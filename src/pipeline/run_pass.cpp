@@ -112,7 +112,9 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   if (pass.planned == nullptr || !pass.planned->priced() || pass.resumed() != nullptr) return;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
-  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
+  planner::RunPrediction predicted = pass.planned->predicted;
+  predicted.denoise = static_cast<double>(steps) * predicted.step.seconds;  // without cache_compare's
+  result.predicted = predicted_parts(predicted, measured_run(timing, attention, steps, weights_, frames));
   result.timing += predicted_text(result.predicted, steps);
   if (!pass.planned->first_use || !far_faster(result.predicted)) return;
   machine::doubt_machine();

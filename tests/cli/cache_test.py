@@ -6,6 +6,7 @@
 """
 import array
 import pathlib
+import re
 import sys
 
 sys.dont_write_bytecode = True
@@ -47,6 +48,21 @@ def distances_are_those_of_the_dumps(cwd):
     latents = distance(cached[f"latents.{STEPS - 1}"], plain[f"latents.{STEPS - 1}"])
     for what, expected in (("Velocity of a step", max(velocities)), ("Latents", latents)):
         assert abs(said(text, what) / expected - 1) < 0.006, (what, text, expected)  # three digits
+
+
+@test
+def the_run_without_the_cache_is_predicted_too(cwd):
+    """It is part of the total, and not of what the run with the cache is compared with."""
+    def predictions(*words):
+        result = generate(cwd, *WORDS, *CACHE[:3], "hardware=cpu", "summary=full", *words)
+        assert result.returncode == 0, result.stderr
+        value, unit = re.search(r"^Predicted .* in all: .*denoise ([0-9.]+) ([mµ]?s)", result.stderr, re.M).groups()
+        (table,) = re.findall(r"^  denoise +([0-9.]+ s) .* a step ([0-9.]+ s)", result.stdout, re.M)
+        return float(value) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit], table
+    alone, table = predictions()
+    both, with_comparison = predictions(CACHE[3])
+    assert abs(both / alone - 2) < 0.05, (alone, both)
+    assert table == with_comparison
 
 
 @test
