@@ -324,11 +324,13 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
   config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels, 3);
   config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, 3);
   config.patch_size = json.get_between<int64_t>("patch_size", 1, kMaxPatch, 1);
+  constexpr int64_t kColors = 3;
+  const int64_t of_patch = kColors * config.patch_size * config.patch_size;
   for (const auto& [key, channels] :
        {std::pair("in_channels", config.in_channels), std::pair("out_channels", config.out_channels)}) {
-    if (channels % (config.patch_size * config.patch_size) == 0) continue;
-    fail("{}: {} is {}, but with patch_size {} it must be a multiple of {}", json.where(), key, channels,
-         config.patch_size, config.patch_size * config.patch_size);
+    if (channels == of_patch) continue;
+    fail("{}: {} is {}, but with patch_size {} it must be {}: red, green and blue of each pixel of a patch",
+         json.where(), key, channels, config.patch_size, of_patch);
   }
   config.scale_factor_temporal = json.get_between<int64_t>("scale_factor_temporal", 1, 256, 4);
   config.scale_factor_spatial = json.get_between<int64_t>("scale_factor_spatial", 1, 256, 8);

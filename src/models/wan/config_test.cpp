@@ -200,6 +200,8 @@ TEST(VaeConfig, RefusesWhatDoesNotFitTogether) {
   expect_refused<VaeConfig>(good, "scale_factor_temporal", 8);
   expect_refused<VaeConfig>(good, "attn_scales", {1.0});
   expect_refused<VaeConfig>(good, "patch_size", 2);
+  expect_refused<VaeConfig>(good, "out_channels", 12);  // decoders to twice the size, whose frames are no pixels yet
+  expect_refused<VaeConfig>(good, "in_channels", 4);
   json thirds = good;
   thirds["patch_size"] = 3;
   thirds["in_channels"] = thirds["out_channels"] = 27;
