@@ -103,6 +103,14 @@ def input_words(name, folder):
     return (f"image={PICTURE}",) if "i2v" in name and "ti2v" not in name else ()
 
 
+def write_tokenizer(path, rows):
+    """That of configs/, with an id for each row of the text encoder's embedding."""
+    document = json.loads((CONFIGS / "tokenizer/tokenizer.json").read_text())
+    vocab = document["model"]["vocab"]
+    vocab += [[f"<row {i}>", -1e4] for i in range(len(vocab), rows)]
+    path.write_text(json.dumps(document))
+
+
 class Files:
     """Of one model, without values, and what the program says of them."""
 
@@ -110,7 +118,9 @@ class Files:
         self.program, self.name, self.folder = program, name, pathlib.Path(folder)
         shapes = sparse_model.model_shapes(program, CONFIGS / name, self.folder / "synthesized")
         self.transformer, self.path = shapes.pop("transformer"), None  # of the file that `of` wrote last
-        self.words = [*size_words(name), *FRUGAL, *input_words(name, self.folder), f"tokenizer={CONFIGS / 'tokenizer'}"]
+        tokenizer = self.folder / "tokenizer.json"
+        write_tokenizer(tokenizer, shapes["text_encoder"]["shared.weight"][0])
+        self.words = [*size_words(name), *FRUGAL, *input_words(name, self.folder), f"tokenizer={tokenizer}"]
         for component, tensors in shapes.items():
             path = self.folder / f"{component}.safetensors"
             sparse_model.write_safetensors(path, tensors)

@@ -256,10 +256,25 @@ struct NamedTokenizer {
   text::Tokenizer tokenizer;
 };
 
+// Of another T5's tokenizer the ids are other words, and no id would be out of range. umT5's have 256000 (spiece.model)
+// to 256384 ids for 256384 rows, T5 v1.1's and Flux's 32100: anything between tells them apart.
+void require_vocabulary(const fs::path& path, const text::Tokenizer& tokenizer, int64_t rows) {
+  constexpr double kLeast = 0.9;
+  if (static_cast<double>(tokenizer.vocab_size()) >= kLeast * static_cast<double>(rows)) return;
+  fail(
+      "tokenizer={}: has {} ids, but the text encoder's embedding {} rows, so it is of another model; name "
+      "tokenizer.json or spiece.model of google/umt5-xxl",
+      path.string(), tokenizer.vocab_size(), rows);
+}
+
 // The one that is named, of the folder, or within the text encoder's file.
-NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights& text_encoder) {
+NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights& text_encoder, int64_t vocab_size) {
   const auto named = source.files.find("tokenizer");
-  if (named != source.files.end()) return {named->second, load_tokenizer(named->second)};
+  if (named != source.files.end()) {
+    text::Tokenizer tokenizer = load_tokenizer(named->second);
+    require_vocabulary(named->second, tokenizer, vocab_size);
+    return {named->second, std::move(tokenizer)};
+  }
   const fs::path folder = source.folder / "tokenizer";
   if (fs::is_directory(folder)) return {folder, text::Tokenizer::load(folder)};
   if (source.seed) return {config_folder() / "tokenizer", text::Tokenizer::load(config_folder() / "tokenizer")};
@@ -300,7 +315,7 @@ ModelFolder open_model(const ModelSource& source) {
       wan::model_class(pipeline, experts.front().config, vae_config, source.where("transformer"));
   const Component text = text_component(text_config), vae = vae_component(vae_config);
   ComponentWeights text_encoder = source.open(text, text.tensors);
-  NamedTokenizer tokenizer = open_tokenizer(source, text_encoder);
+  NamedTokenizer tokenizer = open_tokenizer(source, text_encoder, text_config.vocab_size);
   const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
   ModelFolder model{folder,
                     pipeline,

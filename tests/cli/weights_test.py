@@ -529,11 +529,6 @@ def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
     assert result.returncode == 0, result.stderr
     # All of the file is read.
     assert re.search(r"Weights text_encoder \S+comfy_fp16.safetensors: names of the hub's folders; [^;]*\n", result.stderr), result.stderr
-    spiece = GOLDEN / "pipelines" / "wan21_i2v" / "tokenizer" / "spiece.model"
-    result = generate(cwd, f"text_encoder={umt5}/comfy_fp16.safetensors", f"tokenizer={spiece}", "output=two.png",
-                      "dump=two", model=model)
-    assert result.returncode == 0, result.stderr
-    assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
     # As ComfyUI writes a checkpoint of all components.
     tensors = harness.read_tensors(umt5 / "comfy_fp16.safetensors")
     harness.write_tensors(pathlib.Path(cwd) / "all.safetensors", {
@@ -546,6 +541,19 @@ def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
     assert result.returncode == 0, result.stderr
     result = generate(cwd, f"text_encoder={umt5}/wan_bf16.safetensors", "output=a.gif", model=model)
     for words in ("holds no tokenizer", "tokenizer=FILE"):
+        assert words in harness.sentence(result), result.stderr
+
+
+@test
+def a_tokenizer_of_another_model_is_refused(cwd):
+    """Of fewer ids than the text encoder has rows; one of the same number gives what the model's own does."""
+    spiece = GOLDEN / "pipelines" / "wan22_t2v" / "tokenizer" / "spiece.model"
+    for name, words in (("own", []), ("named", [f"tokenizer={spiece}"])):
+        result = generate(cwd, *words, f"output={name}.png", f"dump={name}", model=spiece.parents[1])
+        assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/own") == latents(f"{cwd}/named")
+    result = generate(cwd, f"tokenizer={spiece}", "output=a.gif")
+    for words in (f"tokenizer={spiece} ", "has 340 ids, but the text encoder's embedding 1024 rows", "google/umt5-xxl"):
         assert words in harness.sentence(result), result.stderr
 
 
