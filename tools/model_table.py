@@ -39,6 +39,8 @@ MODELS = (
     ("wan2.1_vace_14b", "2.1 VACE 14B", "Wan2.1-VACE-14B-diffusers", "video=a.mp4 mask=b.mp4"),
     ("wan2.2_t2v_a14b", "2.2 text to video A14B (two experts)", "Wan2.2-T2V-A14B-Diffusers", ""),
     ("wan2.2_i2v_a14b", "2.2 image to video A14B (two experts)", "Wan2.2-I2V-A14B-Diffusers", "image=a.png"),
+    ("wan2.2_vace_fun_a14b", "2.2 VACE-Fun A14B (two experts)", "alibaba-pai/Wan2.2-VACE-Fun-A14B",
+     "text_encoder=… vae=… video=a.mp4 mask=b.mp4"),
     ("wan2.2_animate_14b", "2.2 Animate 14B", "Wan2.2-Animate-14B-Diffusers",
      "image=a.png pose_video=b.mp4 face_video=c.mp4"),
     ("wan2.2_ti2v_5b", "2.2 text or image to video 5B", "Wan2.2-TI2V-5B-Diffusers", "image=a.png"),

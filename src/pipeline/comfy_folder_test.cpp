@@ -15,6 +15,7 @@
 #include "pipeline/config_folder.h"
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/original_repository.h"
 #include "pipeline/planned_run.h"
 
 namespace zoetrope::pipeline {
@@ -170,6 +171,13 @@ TEST_F(ComfyFolder, ARepositoryOfTheAuthorsIsTaken) {
   options.model = (root() / "two").string();
   EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_t2v_a14b");
   EXPECT_EQ(with_found_files(options).transformer_2, root() / "two" / "low_noise_model");
+  for (const char* expert : {"vace/high_noise_model", "vace/low_noise_model"}) {
+    put(std::string(expert) + "/diffusion_pytorch_model.safetensors", "wan2.2_vace_fun_a14b", "transformer");
+    describe_as(expert, "VaceWanTransformer3DModel");  // as VideoX-Fun names it
+    EXPECT_TRUE(has_original_config(root() / expert));
+  }
+  options.model = (root() / "vace").string();
+  EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_vace_fun_a14b");
   // Its transformer can be converted, and a run of it planned.
   const ComponentAlone alone = open_alone(root() / "one", "");
   EXPECT_EQ(alone.component.name, "transformer");

@@ -54,7 +54,7 @@ class KnownModels : public testing::Test {
 TEST_F(KnownModels, ModelsAreKnownByTheirShapes) {
   EXPECT_THAT(models(transformer("wan2.1_t2v_1.3b", "a.safetensors")), ElementsAre("wan2.1_t2v_1.3b"));
   EXPECT_THAT(models(transformer("wan2.2_ti2v_5b", "b.safetensors")), ElementsAre("wan2.2_ti2v_5b"));
-  EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")), ElementsAre("wan2.1_vace_14b"));
+  EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")), ElementsAre("wan2.1_vace_14b", "wan2.2_vace_fun_a14b"));
   EXPECT_THAT(models(transformer("wan2.1_i2v_14b_480p", "d.safetensors")),
               ElementsAre("wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_flf2v_14b_720p", "e.safetensors")), ElementsAre("wan2.1_flf2v_14b_720p"));
@@ -97,6 +97,12 @@ TEST_F(KnownModels, OneExpertAloneIsAskedForTheOther) {
   EXPECT_EQ(model_of(high, low), "wan2.2_t2v_a14b");
   EXPECT_THAT(error_of([&] { model_of(high, ""); }),
               testing::AllOf(HasSubstr("one expert of wan2.2_t2v_a14b"), HasSubstr("model=wan2.1_t2v_14b")));
+  const fs::path vace = transformer("wan2.1_vace_14b", "wan2.1_vace_14B.safetensors");
+  const fs::path vace_high = transformer("wan2.2_vace_fun_a14b", "wan2.2_fun_vace_high_noise_14B.safetensors");
+  const fs::path vace_low = transformer("wan2.2_vace_fun_a14b", "wan2.2_fun_vace_low_noise_14B.safetensors");
+  EXPECT_EQ(model_of(vace, ""), "wan2.1_vace_14b");
+  EXPECT_EQ(model_of(vace_high, vace_low), "wan2.2_vace_fun_a14b");
+  EXPECT_THAT(error_of([&] { model_of(vace_high, ""); }), HasSubstr("one expert of wan2.2_vace_fun_a14b"));
   const fs::path small = transformer("wan2.1_t2v_1.3b", "small.safetensors");
   EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
 }

@@ -36,8 +36,7 @@ bool has_original_config(const fs::path& folder) {
   if (!is_there(folder / kConfig)) return false;
   const auto config = JsonObject::load(folder / kConfig);
   const std::string name = class_in(config);
-  if (name.empty()) return config.has("dim");
-  return name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
+  return config.has("dim") || name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
 }
 
 GenerateOptions with_original_files(const GenerateOptions& given) {

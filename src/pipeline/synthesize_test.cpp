@@ -164,7 +164,7 @@ TEST(RandomModel, ShippedConfigsAreThePublishedSizes) {
               name == "wan2.2_ti2v_5b" ? 704688668 : 126892531);
   }
   // 57 154 077 760 bytes with their headers; 5.676 GB.
-  ASSERT_EQ(transformers.size(), 11u);
+  ASSERT_EQ(transformers.size(), 12u);
   EXPECT_NEAR(4.0 * static_cast<double>(transformers["wan2.1_t2v_14b"]), 57154077760.0, 1e6);
   EXPECT_EQ(transformers["wan2.1_t2v_14b"], transformers["wan2.2_t2v_a14b"]);
   EXPECT_NEAR(4.0 * static_cast<double>(transformers["wan2.1_t2v_1.3b"]), 5.676e9, 1e6);

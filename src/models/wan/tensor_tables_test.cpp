@@ -303,6 +303,7 @@ constexpr Published kPublished[] = {
     {"wan2.2_t2v_a14b", "WanPipeline", 1095, 14'288'491'584, 2, 57.15, 3, false},
     {"wan2.2_i2v_a14b", "WanImageToVideoPipeline", 1095, 14'288'901'184, 2, 57.16, 3, false},
     {"wan2.2_animate_14b", "WanAnimatePipeline", 1443, 17'274'816'884, 1, 69.10, 5, true},
+    {"wan2.2_vace_fun_a14b", "WanVACEPipeline", 1331, 17'337'592'896, 2, 69.35, 3, false},
     {"wan2.2_ti2v_5b", "WanPipeline", 825, 4'999'787'712, 1, 20.00, 5, false},
 };
 
