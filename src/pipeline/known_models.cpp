@@ -90,15 +90,6 @@ bool says(std::string_view name, std::string_view word) {
 
 std::string lower_name(const fs::path& file) { return lower_case(file.filename().string()); }
 
-// What a file's name says of the two experts.
-enum class Expertise { kUnknown, kHighNoise, kLowNoise };
-Expertise expertise_of(const fs::path& file) {
-  const std::string name = lower_name(file);
-  const bool high = says(name, "high"), low = says(name, "low");
-  if (high == low) return Expertise::kUnknown;
-  return high ? Expertise::kHighNoise : Expertise::kLowNoise;
-}
-
 // The first of two patterns that a file's name or that of a folder around it has, the nearest first: 0 or 1; where a
 // name has both, or none has one, -1.
 int said_by_path(const fs::path& file, const char* zero, const char* one) {
@@ -239,6 +230,13 @@ std::string model_of(const fs::path& transformer, const fs::path& second, bool w
   }
   open(second, "transformer_2");
   return *expert;
+}
+
+Expertise expertise_of(const fs::path& file) {
+  const std::string name = lower_name(file);
+  const bool high = says(name, "high"), low = says(name, "low");
+  if (high == low) return Expertise::kUnknown;
+  return high ? Expertise::kHighNoise : Expertise::kLowNoise;
 }
 
 bool are_experts(const fs::path& high, const fs::path& low) {

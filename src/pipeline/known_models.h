@@ -34,6 +34,9 @@ std::string why_of_no_model(const io::Checkpoint& checkpoint, FileKind kind);
 // it is no expert. Throws Error for files of no such model, for one expert of two, and where models of the same shapes
 // are told apart by no name on the path.
 std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second, bool whole = false);
+// What a file's name says of the two experts.
+enum class Expertise { kUnknown, kHighNoise, kLowNoise };
+Expertise expertise_of(const std::filesystem::path& file);
 // Whether by their names the first is the expert of high noise, and the second that of low noise.
 bool are_experts(const std::filesystem::path& high, const std::filesystem::path& low);
 // Error where `transformer` and `second` are the same file, or the name of one says that it is the other expert.

@@ -54,7 +54,8 @@ class KnownModels : public testing::Test {
 TEST_F(KnownModels, ModelsAreKnownByTheirShapes) {
   EXPECT_THAT(models(transformer("wan2.1_t2v_1.3b", "a.safetensors")), ElementsAre("wan2.1_t2v_1.3b"));
   EXPECT_THAT(models(transformer("wan2.2_ti2v_5b", "b.safetensors")), ElementsAre("wan2.2_ti2v_5b"));
-  EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")), ElementsAre("wan2.1_vace_14b", "wan2.2_vace_fun_a14b"));
+  EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")),
+              ElementsAre("wan2.1_vace_14b", "wan2.2_vace_fun_a14b"));
   EXPECT_THAT(models(transformer("wan2.1_i2v_14b_480p", "d.safetensors")),
               ElementsAre("wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_flf2v_14b_720p", "e.safetensors")), ElementsAre("wan2.1_flf2v_14b_720p"));

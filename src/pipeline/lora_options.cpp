@@ -8,6 +8,7 @@
 #include "base/words.h"
 #include "models/lora/lora.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/known_models.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -34,6 +35,23 @@ LoraFile parse_entry(std::string_view entry) {
 constexpr const char* kExpertKeys[] = {"lora_high", "lora_low"};
 constexpr const char* kWarning = "Warning: ";  // begins a line
 constexpr const char* kExpertNames[] = {"transformer", "transformer_2"};
+constexpr const char* kNoise[] = {"high", "low"};
+
+// The expert that the file's name says; none where it does not say.
+std::optional<size_t> said_expert(const std::filesystem::path& file) {
+  const Expertise expertise = expertise_of(file);
+  if (expertise == Expertise::kUnknown) return std::nullopt;
+  return expertise == Expertise::kHighNoise ? 0 : 1;
+}
+
+void require_for_expert(size_t expert, const std::vector<LoraFile>& loras) {
+  for (const LoraFile& lora : loras) {
+    const std::optional<size_t> said = said_expert(lora.file);
+    if (!said || *said == expert) continue;
+    fail("{}: {} is of {} noise by its name; name it in {}=, or rename it where its name means something else",
+         kExpertKeys[expert], lora.file.string(), kNoise[*said], kExpertKeys[*said]);
+  }
+}
 
 }  // namespace
 
@@ -67,6 +85,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
       fail("{}: {} has one transformer and no two experts; name the file in lora=", kExpertKeys[i],
            model.folder.string());
     }
+    require_for_expert(i, *own[i]);
   }
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Expert& expert = model.experts[i];
@@ -78,6 +97,14 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
     };
     merge(options.lora);
     merge(*own[i]);
+  }
+  if (model.experts.size() == 1) return;
+  for (size_t i = 0; i < options.lora.size(); ++i) {
+    const std::optional<size_t> said = said_expert(options.lora[i].file);
+    if (!said) continue;
+    model.experts.front().loras[i].warnings.push_back(
+        fmt::format("{}: is of {} noise by its name, but lora= merges it into both experts; {}= merges it into one",
+                    options.lora[i].file.string(), kNoise[*said], kExpertKeys[*said]));
   }
 }
 

@@ -110,6 +110,34 @@ TEST(LoraOptions, ExpertsHaveTheirOwn) {
                     Contains(EndsWith("low: strength 0.3, 1 tensors of transformer_2, no product"))));
 }
 
+TEST(LoraOptions, ANameOfTheOtherExpertIsRefused) {
+  GenerateOptions options = options_for("wan22_t2v");
+  options.weights = WeightSource::kRandom;
+  const TestFolder folder;
+  for (const char* name : {"a_HIGH_fp16.safetensors", "low_noise_model.safetensors"}) {
+    io::SafetensorsWriter writer;
+    writer.add("diffusion_model.blocks.0.ffn.2.diff_b", Tensor(DType::kF32, {32}));
+    writer.write(folder / name);
+  }
+  const LoraFile high{folder / "a_HIGH_fp16.safetensors", 1}, low{folder / "low_noise_model.safetensors", 1};
+  options.lora_high = {high};
+  options.lora_low = {low};
+  EXPECT_THAT(lora_lines(ModelFolder::open(options)), testing::Each(testing::Not(HasSubstr("Warning"))));
+  options.lora_high = {low};
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
+              AllOf(HasSubstr("lora_high: "), HasSubstr("is of low noise by its name; name it in lora_low=")));
+  options.lora_high = {};
+  options.lora_low = {high};
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
+              AllOf(HasSubstr("lora_low: "), HasSubstr("is of high noise by its name; name it in lora_high=")));
+  options.lora_low = {};
+  options.lora = {low};
+  EXPECT_THAT(lora_lines(ModelFolder::open(options)),
+              testing::Contains(AllOf(testing::StartsWith("Warning: "), HasSubstr("low noise by its name, but lora= "),
+                                      HasSubstr("; lora_low= merges it into one")))
+                  .Times(1));
+}
+
 TEST(LoraOptions, KeysOfExpertsNeedTwo) {
   GenerateOptions options = options_for("wan21_t2v");
   options.lora_low = {{recorded_lora("peft"), 1}};
