@@ -144,6 +144,25 @@ def keys_that_match_nothing_are_named(cwd):
 
 
 @test
+def a_lora_of_text_to_video_runs_on_image_to_video(cwd):
+    """But for the whole change of the patch embedding, which has fewer channels."""
+    model = pathlib.Path(harness.MODEL).parent / "wan21_i2v"
+    image = f"image={model}/inputs/image.png"
+    bias = {"diffusion_model.blocks.0.ffn.2.diff_b": ("F32", [32], struct.pack("<32f", *range(32)))}
+    patches = {"diffusion_model.patch_embedding.diff": ("F32", [32, 16, 1, 2, 2], bytes(4 * 32 * 64))}
+    write_tensors(pathlib.Path(cwd) / "bias.safetensors", bias)
+    write_tensors(pathlib.Path(cwd) / "both.safetensors", bias | patches)
+    alone, _ = made(cwd, "alone", image, "lora=bias.safetensors:0.01", model=model)
+    both, said = made(cwd, "both", image, "lora=both.safetensors:0.01", model=model)
+    assert "1 of 2 keys match no tensor of this model and are left out: 'diffusion_model.patch_embedding.diff'" in said, said
+    assert both == alone != made(cwd, "plain", image, model=model)[0]
+    patches["diffusion_model.patch_embedding.diff"] = ("F32", [32, 16, 1, 4, 1], bytes(4 * 32 * 64))
+    write_tensors(pathlib.Path(cwd) / "both.safetensors", bias | patches)
+    result = generate(cwd, image, "lora=both.safetensors", "output=a.gif", model=model)
+    assert "[32, 16, 1, 4, 1] does not fit" in harness.sentence(result), result.stderr
+
+
+@test
 def files_named_in_yaml_are_found_beside_it(cwd):
     """There first, then where the program was called; paths of the command line are not."""
     cwd = pathlib.Path(cwd)

@@ -162,7 +162,8 @@ class Reader {
     const double scale = product ? add_product(name, module) : 1;
     if (hadamard) add_hadamard(name, module);
     if (kronecker) add_kronecker(name, module);
-    if (!module[kWhole].empty()) add_whole(names_.weight(name), module[kWhole], 1);
+    if (has_other_channels(names_.weight(name), module[kWhole])) unmatched_.push_back(module[kWhole]);
+    else if (!module[kWhole].empty()) add_whole(names_.weight(name), module[kWhole], 1);
     if (!module[kUpBias].empty()) add_whole(names_.bias(name), module[kUpBias], scale);
     if (!module[kBias].empty()) add_whole(names_.bias(name), module[kBias], 1);
   }
@@ -295,6 +296,16 @@ class Reader {
     delta.join = io::DeltaJoin::kKronecker;
     delta.second = second.matrix;
     add(target, std::move(delta), rank);
+  }
+
+  // Of text to video's patch embedding, in a LoRA that is used with image to video too, which takes more channels.
+  bool has_other_channels(const std::string& target, const std::string& key) const {
+    if (key.empty() || target != "patch_embedding.weight") return false;
+    const Shape& shape = tensors_[target].shape;
+    Shape found = source_->info(key).shape;
+    if (found.rank() != shape.rank() || found[1] >= shape[1]) return false;
+    found[1] = shape[1];
+    return found == shape;
   }
 
   void add_whole(const std::string& target, const std::string& key, double scale) {
