@@ -47,7 +47,8 @@ class UnknownTensor final : public QuantisedTensor {
   const std::string why_;
 };
 
-constexpr std::string_view kPrefixes[] = {"model.diffusion_model.", "diffusion_model."};  // of a transformer's names
+constexpr std::string_view kPrefixes[] = {"model.diffusion_model.", "diffusion_model.",
+                                          "model."};  // of a transformer's names
 constexpr std::string_view kOtherComponents[] = {"text_encoders.", "first_stage_model.", "clip_vision.",
                                                  "conditioner.",   "cond_stage_model.",  "vae."};
 

@@ -263,12 +263,13 @@ TEST_F(RawFile, ARotationInTheHeaderBelongsToALayer) {
     return fmt::format(R"(\"{}\":{{\"format\":\"int8_tensorwise\",\"convrot\":true,\"convrot_groupsize\":4}})", layer);
   };
   EXPECT_EQ(refusal_of(rotated("L")), "no error");
-  for (const char* layer : {"model.L", "L.weight", "M"})
+  for (const char* layer : {"other.L", "L.weight", "M"})
     EXPECT_THAT(refusal_of(rotated(layer)), AllOf(HasSubstr(fmt::format("layer '{}' is rotated", layer)),
                                                   HasSubstr(fmt::format("there is no '{}.weight'", layer))));
   EXPECT_EQ(refusal_of(R"(\"M\":{\"format\":\"int8_tensorwise\"})"), "no error");
   // With the prefix of the tensors or without.
   EXPECT_EQ(refusal_of(rotated("model.diffusion_model.L")), "no error");
+  EXPECT_EQ(refusal_of(rotated("model.L")), "no error");
   const std::string text = fmt::format(R"({{\"format_version\":1.0,\"layers\":{{{}}}}})", rotated("L"));
   const auto source = with_metadata("_quantization_metadata", text)
                           .with("diffusion_model.L.weight", "I8", "[1, 4]", std::string("\x4\x0\x0\x0", 4))

@@ -26,8 +26,9 @@ using testing::IsEmpty;
 // A transformer of `model` in the original names, all zeros: the file has no blocks on the disk.
 class KnownModels : public testing::Test {
  protected:
-  // `without`: a tensor that is left out.
-  fs::path transformer(const std::string& model, const std::string& file, const std::string& without = "") const {
+  // `without`: a tensor that is left out. `prefix`: of every name.
+  fs::path transformer(const std::string& model, const std::string& file, const std::string& without = "",
+                       const std::string& prefix = "") const {
     const auto config = wan::TransformerConfig::load(config_folder() / model / "transformer" / "config.json");
     std::string header = "{";
     int64_t bytes = 0;
@@ -36,7 +37,7 @@ class KnownModels : public testing::Test {
       const int64_t size = spec.shape.size() * 2;
       header +=
           fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": {}, "data_offsets": [{}, {}]}})", bytes == 0 ? "" : ", ",
-                      spec.name_in(io::NamingScheme::kOriginal), spec.shape.to_string(), bytes, bytes + size);
+                      prefix + spec.name_in(io::NamingScheme::kOriginal), spec.shape.to_string(), bytes, bytes + size);
       bytes += size;
     }
     const fs::path path = folder_.write(file, io::safetensors_bytes(header + "}", ""));
@@ -60,6 +61,14 @@ TEST_F(KnownModels, ModelsAreKnownByTheirShapes) {
               ElementsAre("wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_flf2v_14b_720p", "e.safetensors")), ElementsAre("wan2.1_flf2v_14b_720p"));
   EXPECT_THAT(models(transformer("wan2.1_t2v_14b", "f.safetensors")), ElementsAre("wan2.1_t2v_14b", "wan2.2_t2v_a14b"));
+}
+
+TEST_F(KnownModels, NamesMayBeBehindAPrefix) {
+  for (const char* prefix : {"", "model.", "diffusion_model.", "model.diffusion_model."}) {
+    const fs::path file = transformer("wan2.1_t2v_1.3b", "a.safetensors", "", prefix);
+    EXPECT_THAT(models(file), ElementsAre("wan2.1_t2v_1.3b")) << prefix;
+    EXPECT_EQ(open_alone(file, "").names.prefix, prefix);
+  }
 }
 
 TEST_F(KnownModels, AFileAloneIsPlannedAsItsModel) {

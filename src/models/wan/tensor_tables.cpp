@@ -247,7 +247,7 @@ TensorTable vae_tensors(const VaeConfig& config) {
 }
 
 io::FileRules transformer_files() {
-  return {{"model.diffusion_model.", "diffusion_model."},
+  return {{"model.diffusion_model.", "diffusion_model.", "model."},
           [](const std::string& name) { return ("." + name + ".").find(".norm_added_q.") != std::string::npos; }};
 }
 
