@@ -99,7 +99,12 @@ struct ModelSource {
     if (seed) return {std::move(used), component.name, *seed};
     const auto file = files.find(component.name);
     if (file == files.end()) {
-      io::Checkpoint checkpoint = io::Checkpoint::open(folder / component.name, component.stem);
+      const fs::path own = folder / component.name;
+      if (!io::Checkpoint::exists(own, component.stem)) {
+        fail("{}: holds no weights ({}.safetensors or its index); name their file as {}=FILE", own.string(),
+             component.stem, component.name);
+      }
+      io::Checkpoint checkpoint = io::Checkpoint::open(own, component.stem);
       const auto stored = io::checkpoint_source(checkpoint);
       io::require_tensors(*stored, used);
       io::refuse_unexpected(*stored, component.tensors, component.files);

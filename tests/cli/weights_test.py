@@ -378,7 +378,8 @@ def single_files_make_the_same_video(cwd):
     result = generate(cwd, "runs/fox.yml", "output=yaml.png", "dump=yaml", "dtype=f32", model=rest)
     assert result.returncode == 0, result.stderr
     assert latents(cwd / "folder") == latents(cwd / "yaml")
-    assert "transformer: holds no weights" in harness.sentence(generate(cwd, "output=a.gif", model=rest))
+    said = harness.sentence(generate(cwd, "output=a.gif", model=rest))
+    assert "transformer: holds no weights" in said and "name their file as transformer=FILE" in said, said
 
 
 @test
