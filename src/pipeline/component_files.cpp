@@ -130,6 +130,11 @@ FileKind kind_of(const io::Checkpoint& checkpoint) {
     if (has_mark(names, mark)) return kind;
   }
   if (!names.empty() && std::all_of(names.begin(), names.end(), is_of_lora)) return FileKind::kLora;
+  for (const std::string& name : names) {
+    if (!has_level(name, "vace_blocks.")) continue;
+    fail("{}: is a VACE module without its model (by '{}'); name a file that holds both, such as ComfyUI's", path,
+         name);
+  }
   fail(
       "{}: is not a component of a Wan model: it has neither the names of a transformer, nor of umT5, of a VAE, or of "
       "a CLIP vision tower",

@@ -506,6 +506,11 @@ def files_of_the_wrong_component_or_model_are_refused(cwd):
                              ("transformer_2", "dit/comfy_fp16.safetensors", ["no such component"]),
                              ("text_encoder", "bad/data_cut.gguf", ["data_cut.gguf"])):
         refused(cwd, generate(cwd, f"{key}={files / file}", "output=a.gif"), *words)
+    tensors = harness.read_tensors(files / "dit_vace" / "vace.safetensors")
+    module = pathlib.Path(cwd) / "module.safetensors"
+    harness.write_tensors(module, {name: tensor for name, tensor in tensors.items() if "vace_" in name})
+    refused(cwd, generate(cwd, f"transformer={module}", "output=a.gif"), "VACE module without its model", left=(module.name,))
+    module.unlink()
     refused(cwd, run([PROGRAM, "generate", f"transformer={files}/dit/comfy_fp16.safetensors", "prompt=a fox"], cwd),
             "none of the known models", "model=")
     os.mkdir(f"{cwd}/files")
