@@ -178,6 +178,12 @@ TEST_F(ComfyFolder, ARepositoryOfTheAuthorsIsTaken) {
   }
   options.model = (root() / "vace").string();
   EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_vace_fun_a14b");
+  put("animate/diffusion_pytorch_model.safetensors", "wan2.2_animate_14b", "transformer");
+  describe_as("animate", "WanAnimateModel");
+  options.model = (root() / "animate").string();
+  options.image_encoder = "clip.safetensors";
+  EXPECT_EQ(fs::path(with_found_files(options).model).filename(), "wan2.2_animate_14b");
+  options.image_encoder = "";
   // Its transformer can be converted, and a run of it planned.
   const ComponentAlone alone = open_alone(root() / "one", "");
   EXPECT_EQ(alone.component.name, "transformer");

@@ -20,7 +20,10 @@ namespace fs = std::filesystem;
 
 constexpr const char *kHighNoise = "high_noise_model", *kLowNoise = "low_noise_model", *kConfig = "config.json";
 
-std::string class_in(const JsonObject& config) { return config.get<std::string>("_class_name", std::string()); }
+bool has_original_class(const JsonObject& config) {
+  const auto name = config.get<std::string>("_class_name", std::string());
+  return name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
+}
 
 }  // namespace
 
@@ -28,15 +31,13 @@ bool is_original_repository(const fs::path& folder) {
   if (is_there(folder / "model_index.json")) return false;
   if (is_there(folder / kHighNoise / kConfig)) return true;
   if (!is_there(folder / kConfig)) return false;
-  const std::string name = class_in(JsonObject::load(folder / kConfig));
-  return name == "WanModel" || name == "VaceWanModel";
+  return has_original_class(JsonObject::load(folder / kConfig));
 }
 
 bool has_original_config(const fs::path& folder) {
   if (!is_there(folder / kConfig)) return false;
   const auto config = JsonObject::load(folder / kConfig);
-  const std::string name = class_in(config);
-  return config.has("dim") || name == "WanModel" || name == "VaceWanModel" || name == "WanAnimateModel";
+  return config.has("dim") || has_original_class(config);
 }
 
 GenerateOptions with_original_files(const GenerateOptions& given) {
