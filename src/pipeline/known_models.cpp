@@ -120,7 +120,8 @@ std::string of_its_size(const fs::path& transformer, std::vector<std::string>::c
   std::vector<std::string> alike;
   std::copy_if(first, end, std::back_inserter(alike), [](const std::string& model) { return !has_two_experts(model); });
   if (alike.size() == 1) return alike.front();
-  const int size = said_by_path(transformer, "480", "720");
+  // Not within a date or the hash of a snapshot.
+  const int size = said_by_path(transformer, "(^|[^0-9])480(?![0-9a-f])", "(^|[^0-9])720(?![0-9a-f])");
   for (const std::string& model : alike)
     if (size >= 0 && model.ends_with(size == 0 ? "_480p" : "_720p")) return model;
   fail("transformer={}: {} have these tensors, and its name does not say 480 or 720; say which it is, as model={}",

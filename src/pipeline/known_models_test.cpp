@@ -40,6 +40,7 @@ class KnownModels : public testing::Test {
                       prefix + spec.name_in(io::NamingScheme::kOriginal), spec.shape.to_string(), bytes, bytes + size);
       bytes += size;
     }
+    fs::create_directories((folder_ / file).parent_path());
     const fs::path path = folder_.write(file, io::safetensors_bytes(header + "}", ""));
     fs::resize_file(path, fs::file_size(path) + static_cast<uintmax_t>(bytes));
     return path;
@@ -82,13 +83,18 @@ TEST_F(KnownModels, AFileAloneIsPlannedAsItsModel) {
 }
 
 TEST_F(KnownModels, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
-  const fs::path small = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_480p_14B.safetensors");
-  const fs::path large = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_720p_14B.safetensors");
-  EXPECT_EQ(model_of(small, ""), "wan2.1_i2v_14b_480p");
-  EXPECT_EQ(model_of(large, ""), "wan2.1_i2v_14b_720p");
-  EXPECT_THAT(error_of([&] { model_of(transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v.safetensors"), ""); }),
-              testing::AllOf(HasSubstr("wan2.1_i2v_14b_480p and wan2.1_i2v_14b_720p have these tensors"),
-                             HasSubstr("model=wan2.1_i2v_14b_480p")));
+  const auto model = [&](const std::string& name) {
+    return model_of(transformer("wan2.1_i2v_14b_480p", name + ".safetensors"), "");
+  };
+  for (const char* name : {"wan2.1_i2v_480p_14B", "i2v480", "wan_832x480", "20250720/I2V-14B-480P"})
+    EXPECT_EQ(model(name), "wan2.1_i2v_14b_480p") << name;
+  for (const char* name : {"wan2.1_i2v_720p_14B", "1280x720", "I2V-14B-720P", "720/wan_i2v"})
+    EXPECT_EQ(model(name), "wan2.1_i2v_14b_720p") << name;
+  for (const char* name : {"wan2.1_i2v", "20250720/wan2.1_i2v", "a3f720c9/wan2.1_i2v", "wan2.1_i2v_7200"}) {
+    EXPECT_THAT(error_of([&] { model(name); }),
+                testing::AllOf(HasSubstr("wan2.1_i2v_14b_480p and wan2.1_i2v_14b_720p have these tensors"),
+                               HasSubstr("model=wan2.1_i2v_14b_480p")));
+  }
 }
 
 TEST_F(KnownModels, WhatMayBeAnExpertOrAModelIsAskedFor) {
