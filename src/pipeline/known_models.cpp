@@ -219,11 +219,17 @@ std::string model_of(const fs::path& transformer, const fs::path& second, bool w
     }
     if (alone != models.end() && (expert == models.end() || !of_two))
       return of_its_size(transformer, alone, models.end());
+    const std::string other =
+        alone != models.end()
+            ? fmt::format(", or say model={} if that is what it is", *alone)
+            : fmt::format(
+                  "; a merge of both in one file needs a copy of {} as model=, whose model_index.json has "
+                  "neither transformer_2 nor boundary_ratio",
+                  (config_folder() / *expert).string());
     fail(
         "transformer={}: this looks like one expert of {}; name the other file too, transformer= of high noise and "
         "transformer_2= of low noise{}",
-        transformer.string(), *expert,
-        alone == models.end() ? "" : fmt::format(", or say model={} if that is what it is", *alone));
+        transformer.string(), *expert, other);
   }
   if (expert == models.end()) {
     fail("transformer_2={}: {} is a transformer of {}, which has one expert; leave the key out", second.string(),

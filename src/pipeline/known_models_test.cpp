@@ -123,6 +123,16 @@ TEST_F(KnownModels, OneExpertAloneIsAskedForTheOther) {
   EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
 }
 
+// Of the two experts of image to video; no model of one has their tensors.
+TEST_F(KnownModels, AMergeOfBothExpertsIsToldWhatRunsIt) {
+  const fs::path merge = transformer("wan2.2_i2v_a14b", "wan2.2-rapid-aio.safetensors");
+  EXPECT_THAT(
+      error_of([&] { model_of(merge, ""); }),
+      testing::AllOf(HasSubstr("one expert of wan2.2_i2v_a14b"),
+                     HasSubstr(fmt::format("copy of {} as model=", (config_folder() / "wan2.2_i2v_a14b").string())),
+                     HasSubstr("neither transformer_2 nor boundary_ratio")));
+}
+
 TEST_F(KnownModels, TheNearestModelAndWhatDiffersAreNamed) {
   const fs::path cut = transformer("wan2.1_t2v_1.3b", "cut.safetensors", "blocks.7.attn1.to_q.weight");
   EXPECT_THAT(models(cut), IsEmpty());

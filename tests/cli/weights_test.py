@@ -496,6 +496,20 @@ def components_are_found_in_a_comfyui_folder(cwd):
 
 
 @test
+def a_merge_of_two_experts_runs_with_configs_of_one(cwd):
+    cwd, experts = pathlib.Path(cwd), GOLDEN / "pipelines" / "wan22_i2v"
+    shutil.copytree(experts, cwd / "model", ignore=lambda *_: ["transformer_2"])
+    index = json.loads((cwd / "model/model_index.json").read_text())
+    del index["transformer_2"], index["boundary_ratio"]
+    (cwd / "model/model_index.json").write_text(json.dumps(index))
+    in_original_names(cwd / "model/transformer", cwd / "merge.safetensors")
+    for file in (cwd / "model/transformer").glob("diffusion_pytorch_model*"):
+        file.unlink()
+    result = generate(cwd, "transformer=merge.safetensors", f"image={experts}/inputs/image.png", "output=a.png", model=cwd / "model")
+    assert result.returncode == 0, result.stderr
+
+
+@test
 def files_of_the_wrong_component_or_model_are_refused(cwd):
     files = GOLDEN / "weights"
     for key, file, words in (("vae", "umt5/comfy_fp16.safetensors", ["is a text encoder", "a VAE is needed"]),
