@@ -135,6 +135,13 @@ void Api::answer_video(const std::string& id, const std::string& part, const Req
     allow(request, {"GET", "DELETE"});
     return send_json(response, request.method == "DELETE" ? queue_.remove(id) : queue_.get(id));
   }
+  if (part == "retry") {
+    allow(request, {"POST"});
+    take_parameters(request, {});
+    if (!request.files.empty() || (!request.body.empty() && !fields_of_json(request.body).empty()))
+      throw ApiError(400, "unknown_parameter", "a video is tried again with the settings that it has: send no fields");
+    return send_json(response, queue_.retry(id));
+  }
   if (part != "content" && part != "events" && part != "preview")
     throw ApiError(404, "not_found", fmt::format("there is nothing under {}", printable(request.path)));
   allow(request, {"GET"});

@@ -123,6 +123,18 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   return job;
 }
 
+JobRecord queued_again(JobRecord failed, int64_t number) {
+  JobRecord job = std::move(failed);
+  job.number = number;
+  job.status = JobStatus::kQueued;
+  job.model_settings.clear();
+  job.completed_at.reset();
+  job.seconds_taken.reset();
+  job.warnings.clear();
+  job.error.clear();
+  return job;
+}
+
 std::string new_job_id() {
   std::random_device random;
   std::string id(kIdStart);

@@ -52,6 +52,9 @@ std::string job_text(const JobRecord& job);
 // Throws Error for a text that job_text() did not write; `where` opens its message.
 JobRecord parse_job(std::string_view text, const std::string& where);
 
+// A failed job as it is queued once more, under a new number: nothing of the run that failed is left in it.
+JobRecord queued_again(JobRecord failed, int64_t number);
+
 // A new name that nobody can guess.
 std::string new_job_id();
 bool is_job_id(std::string_view text);

@@ -118,7 +118,6 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
       store_.save(record);
       notes.push_back(fmt::format("{}: failed: {}", record.id, record.error));
     }
-    if (record.status == JobStatus::kFailed) store_.remove_journal(record.id);
     job->record = std::move(record);
     jobs_[job->record.id] = by_number_[job->record.number] = job;
     next_number_ = job->record.number + 1;
@@ -373,6 +372,35 @@ json JobQueue::list(const Page& page) const {
   answer["first_id"] = data.empty() ? json() : data.front()["id"];
   answer["last_id"] = data.empty() ? json() : data.back()["id"];
   answer["data"] = std::move(data);
+  return answer;
+}
+
+// Under a new number: with its old one it would run before those that wait, and be the first of the finished ones to be
+// deleted.
+json JobQueue::retry(const std::string& id) {
+  json answer;
+  {
+    const std::lock_guard lock(mutex_);
+    const JobPointer job = find(id);
+    JobRecord& record = job->record;
+    if (record.status != JobStatus::kFailed)
+      throw ApiError(
+          409, "video_not_failed",
+          fmt::format("video '{}' is {}; only one that failed can be tried again", id, status_word(record.status)),
+          "id");
+    models_.find(record.model);  // a server does not start while one waits for a model that is not served
+    check_place();
+    JobRecord again = queued_again(record, next_number_++);
+    store_.clear_starts(id);
+    store([&] { store_.save(again); });
+    by_number_.erase(record.number);
+    record = std::move(again);
+    by_number_[record.number] = job;
+    job->progress = {};
+    changed(*job);
+    answer = shown(*job);
+  }
+  options_.log(fmt::format("{}: queued again", id));
   return answer;
 }
 

@@ -57,6 +57,8 @@ class JobQueue {
     bool ascending = false;
   };
   nlohmann::json list(const Page& page) const;
+  // Queues a failed one again, behind all others; it goes on from its journal.
+  nlohmann::json retry(const std::string& id);
   // Cancels and forgets it, with its files.
   nlohmann::json remove(const std::string& id);
   // Of a completed one; it can be read to its end although it may be deleted meanwhile.

@@ -68,11 +68,13 @@ void JobQueue::work() {
   };
   for (;;) {
     JobPointer job;
+    std::string id;  // the record may change once its end is told: a failed one is retried
     {
       std::unique_lock lock(mutex_);
       changes_.wait(lock, [&] { return stopping_ || next() != nullptr; });
       if (stopping_) return;
       job = next();
+      id = job->record.id;
       // Its file goes on saying that it is queued, which it is when this process ends.
       job->record.status = JobStatus::kInProgress;
       job->progress.phase = "loading";
@@ -80,7 +82,7 @@ void JobQueue::work() {
     }
     run(job);
     if (!models_.lost().empty()) return;  // the next start counts it
-    store_.clear_starts(job->record.id);
+    store_.clear_starts(id);
     delete_oldest();
   }
 }
@@ -198,10 +200,10 @@ Video JobQueue::run_model(const JobPointer& job) {
     } catch (const Error& error) {
       if (!refuses_journal(error.what(), journal)) throw;
       options_.log(fmt::format("{}: begins again: {}", job->record.id, printable(error.what())));
-      store_.remove_journal(job->record.id);
       options.resume.clear();
     }
   }
+  store_.remove_journal(job->record.id);  // that was refused, or what is left of one without its record
   if (job->record.predicted_seconds.value_or(0) > kLong) options.journal = journal.string();
   return run_model(job, options, !resumes);
 }
@@ -292,7 +294,6 @@ void JobQueue::run(const JobPointer& job) {
         fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
     return;
   }
-  if (!failure.empty()) store_.remove_journal(record.id);
   options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
                                : fmt::format("{}: failed: {}", record.id, failure));
   bool deleted = false;

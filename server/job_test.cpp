@@ -52,6 +52,21 @@ TEST(Job, ComesBackFromItsFile) {
   EXPECT_TRUE(parse_job(json_text(older), "job.json").warnings.empty());
 }
 
+TEST(Job, HasNothingOfTheRunThatFailedWhenItIsQueuedAgain) {
+  const JobRecord asked = record(7);
+  JobRecord failed = asked;
+  failed.status = JobStatus::kFailed;
+  failed.completed_at = 1764100009;
+  failed.seconds_taken = 0.25;
+  failed.model_settings = {{"dtype", "float32"}};
+  failed.warnings = {"style.safetensors: 1 of 2 keys"};
+  failed.error = "a reason";
+  JobRecord again = queued_again(failed, 9);
+  EXPECT_EQ(again.number, 9);
+  again.number = asked.number;
+  EXPECT_EQ(job_text(again), job_text(asked));
+}
+
 TEST(Job, RefusesFilesThatItDidNotWrite) {
   const json good = json::parse(job_text(record(1)));
   for (const auto& [key, value] :

@@ -186,7 +186,7 @@ function queueCard(video) {
   const cancel = make("button", { type: "button", textContent: "Cancel", "aria-label": `Cancel: ${shortened(video.prompt)}` });
   cancel.addEventListener("click", () => remove(video.id, cancel));
   const item = make("li", {}, prompt, bar, line, preview, make("div", { className: "buttons" }, cancel));
-  return { item, kind: "queue", show(now) {
+  return { item, kind: "queue", number: video.number, show(now) {
     prompt.textContent = now.prompt;
     line.textContent = jobLine(now);
     bar.hidden = now.status !== "in_progress";
@@ -202,7 +202,11 @@ function galleryCard(video) {
   const item = make("li", { className: "card" });
   const buttons = make("div", { className: "buttons" });
   if (failed) {
-    item.append(prompt, make("p", { className: "error", textContent: video.error.message }), line, buttons);
+    const refused = make("p", { className: "error", hidden: true });
+    const retries = make("button", { type: "button", textContent: "Try again", "aria-label": `Try again: ${shortened(video.prompt)}` });
+    retries.addEventListener("click", () => retry(video.id, retries, refused));
+    buttons.append(retries);
+    item.append(prompt, make("p", { className: "error", textContent: video.error.message }), line, buttons, refused);
   } else {
     const player = make("video", { controls: true, loop: true, playsInline: true, muted: true, preload: "metadata", "aria-label": video.prompt });
     const command = make("code", { textContent: video.command, hidden: true, tabIndex: 0 });
@@ -232,7 +236,7 @@ function galleryCard(video) {
   const gone = make("button", { type: "button", textContent: "Delete", "aria-label": `Delete: ${shortened(video.prompt)}` });
   gone.addEventListener("click", () => remove(video.id, gone));
   buttons.append(gone);
-  return { item, kind: "gallery", show() {}, release() { if (video.url) URL.revokeObjectURL(video.url); } };
+  return { item, kind: "gallery", number: video.number, show() {}, release() { if (video.url) URL.revokeObjectURL(video.url); } };
 }
 
 // A player sends no token, so with one the video is fetched here.
@@ -276,6 +280,19 @@ function useSettings(video) {
   planSoon();
 }
 
+async function retry(id, button, refused) {
+  button.disabled = true;
+  try {
+    update(await askJson(`v1/videos/${id}/retry`, { method: "POST" }));
+    say("The video is queued again.");
+  } catch (error) {
+    button.disabled = false;
+    refused.textContent = error.message;
+    refused.hidden = false;
+    say(error.message);
+  }
+}
+
 async function remove(id, button) {
   button.disabled = true;
   try {
@@ -293,15 +310,17 @@ async function remove(id, button) {
 
 function forget(id) {
   const card = state.cards.get(id);
-  if (card) {
-    if (card.release) card.release();
-    if (card.item.contains(document.activeElement)) element("gallery-title").focus();
-    card.item.remove();
-  }
+  if (card) takeAway(card);
   state.cards.delete(id);
   state.jobs.delete(id);
   stopWatching(id);
   arrange();
+}
+
+function takeAway(card) {
+  if (card.release) card.release();
+  if (card.item.contains(document.activeElement)) element("gallery-title").focus();
+  card.item.remove();
 }
 
 function arrange() {
@@ -314,8 +333,9 @@ function update(video) {
   const kind = waits ? "queue" : "gallery";
   const before = state.cards.get(video.id);
   state.jobs.set(video.id, video);
-  if (!before || before.kind !== kind) {
-    if (before) before.item.remove();
+  // One that is tried again has a new number; it may have failed again since the last look.
+  if (!before || before.kind !== kind || before.number !== video.number) {
+    if (before) takeAway(before);
     const card = waits ? queueCard(video) : galleryCard(video);
     state.cards.set(video.id, card);
     place(card.item, element(kind), video, waits);

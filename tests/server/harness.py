@@ -48,6 +48,37 @@ def compressed_frames(mp4):
     raise AssertionError("the file has no frames")
 
 
+def slow_profile(folder, devices=1):
+    """The key for a machine that takes a second a layer: every job is long, and keeps a journal."""
+    links = f"links: [{{name: host, members: {devices}, kind: switch, bandwidth: 10, latency: 1}}]\n" if devices > 1 else ""
+    profile = folder / "slow.yml"
+    profile.write_text(
+        f"description: for a test\ndevices: {devices}\nmemory: 80\nmemory_bandwidth: 100\nlayer_overhead: 1000000\ntoken_seconds: 0.3\n"
+        f"host_read: 5\ndevices_per_host: {devices}\n{links}"
+        "bf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
+        "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n")
+    return f"hardware={profile}"
+
+
+def change_job(folder, identity, **values):
+    """What the next server reads of a job."""
+    path = folder / "state" / identity / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def mark_failed(folder, identity):
+    """Lets the next server take a completed job for one that failed."""
+    (folder / "state" / identity / "video.mp4").unlink()
+    change_job(folder, identity, status="failed", error="memory ran out", seed=None)
+
+
+def block_video(folder, identity):
+    """Lets a job that runs fail when its video is complete: a folder has that name, because nothing is forbidden to root."""
+    place = folder / "state" / identity / "video.mp4"
+    (place / "x").mkdir(parents=True)
+    return place
+
+
 class Answer:
     def __init__(self, response):
         self.status, self.body = response.status, response.read()
@@ -129,6 +160,9 @@ class Server:
 
     def create(self, settings=None, **more):
         return self.ask("POST", "/v1/videos", body={**(settings or SMALL), **more})
+
+    def retry(self, identity):
+        return self.ask("POST", f"/v1/videos/{identity}/retry")
 
     def form(self, parts, path="/v1/videos", fields=None):
         body, content_type = form_body(parts)

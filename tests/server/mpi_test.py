@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import harness
-from harness import LONG, Server, compressed_frames, run_script
+from harness import LONG, Server, block_video, compressed_frames, run_script, slow_profile
 
 RANKS = 3
 MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -122,7 +122,25 @@ def a_file_that_one_rank_lacks(folder):
         identity = server.form([*parts, ("image", harness.png(32, 32), "x.png")]).ok()["id"]
         failed = server.until(identity, "failed")
         assert "image.png" in failed["error"]["message"], failed
+        server.retry(identity).ok()
+        assert server.until(identity, "failed")["error"] == failed["error"]
         assert server.get("/health").status == 200
+
+
+def a_failed_one_goes_on_on_all_ranks(folder):
+    """Where it was, and the server makes other videos."""
+    steps = {**LONG, "num_inference_steps": 300}
+    with serving(folder, slow_profile(folder, devices=RANKS)) as server:
+        identity = server.create(steps, seed=1).ok()["id"]
+        server.until_computing(identity)
+        place = block_video(folder, identity)
+        server.until(identity, "failed")
+        shutil.rmtree(place)
+        computed = server.metric("steps_total")
+        server.retry(identity).ok()
+        made = content(server, identity)
+        assert server.metric("steps_total") == computed and f"{identity}: Goes on after" in server.log(), server.log()
+        assert content(server, server.create(steps, seed=1).ok()["id"]) == made
 
 
 def ended_and_started_again(folder):
@@ -182,7 +200,7 @@ def refused_where_ranks_is_another_number(folder):
 TESTS = {test.__name__: test for test in (
     the_same_frames_as_ranks_that_are_threads, previews_and_frames_of_one_decoder, a_prompt_that_is_the_word_default,
     cancelled_on_all_ranks, weights_that_ranks_share, memory_is_shared_by_the_processes_of_a_host, two_models,
-    a_file_that_one_rank_lacks, a_rank_that_does_not_answer, ended_and_started_again,
+    a_file_that_one_rank_lacks, a_failed_one_goes_on_on_all_ranks, a_rank_that_does_not_answer, ended_and_started_again,
     refused_where_ranks_is_another_number)}
 
 if __name__ == "__main__":

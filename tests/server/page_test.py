@@ -13,7 +13,7 @@ import sys
 import time
 
 import harness
-from harness import LONG, PATIENCE, SMALL, Server, run_script
+from harness import LONG, PATIENCE, SMALL, Server, mark_failed, run_script
 
 SKIPPED = 77
 
@@ -200,6 +200,27 @@ def more_after_the_last_was_deleted(folder):
         page.until("document.querySelectorAll('#gallery li').length === 58 && document.getElementById('more').hidden")
 
 
+def a_failed_one_is_tried_again(folder):
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        server.stop()
+    mark_failed(folder, identity)
+    again = "[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Try again')"
+    with Server(folder, "queue=1") as server:
+        running, waiting = server.create(LONG).ok()["id"], server.create().ok()["id"]
+        server.until_computing(running)
+        with Browser(folder, server) as page:
+            page.until("document.querySelector('#gallery .error') && document.querySelector('#gallery .error').textContent === 'memory ran out'")
+            page.until(f"document.querySelectorAll('#queue li').length === 2 && {again}.click() === undefined")
+            page.until("document.querySelector('#gallery').innerText.includes('the queue is full')")
+            for each in (running, waiting):
+                server.ask("DELETE", f"/v1/videos/{each}").ok()
+            page.value(f"{again}.click()")
+            page.until("document.querySelector('#gallery video') && document.querySelectorAll('#gallery li').length === 1")
+            assert server.video(identity)["status"] == "completed"
+
+
 def refusals_are_shown(folder):
     with Server(folder) as server, Browser(folder, server) as page:
         page.until("document.getElementById('model').value !== ''")
@@ -240,7 +261,7 @@ def everything_has_a_name(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, more_after_the_last_was_deleted, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))

@@ -4,15 +4,17 @@ foreign pages, wrong tokens, paths that are none. It answers each in JSON, and g
 refusals_test.py PROGRAM MODEL NAME
 """
 import base64
+import concurrent.futures
 import contextlib
 import http.client
 import json
+import pathlib
 import random
 import shutil
 import sys
 
 import harness
-from harness import LONG, SMALL, Server, end_sending, form_body, png, read_all, run_script
+from harness import LONG, SMALL, Server, end_sending, form_body, mark_failed, png, read_all, run_script
 
 FIELDS = ["prompt", "negative_prompt", "model", "size", "seconds", "num_frames", "fps", "num_inference_steps", "guidance_scale",
           "guidance_scale_2", "flow_shift", "seed", "lora", "lora_high", "lora_low", "width", "height", "max_area", "mode",
@@ -170,7 +172,7 @@ def paths_that_are_none(folder):
             answer.json()
         for method, path, allowed in (("POST", "/health", "GET"), ("DELETE", "/v1/videos", "GET, POST"), ("PUT", "/v1/videos", "GET, POST"),
                                       ("PATCH", f"/v1/videos/{identity}", "GET, DELETE"), ("POST", f"/v1/videos/{identity}", "GET, DELETE"),
-                                      ("GET", "/v1/videos/plan", "POST"), ("OPTIONS", "/v1/videos", "GET, POST")):
+                                      ("GET", "/v1/videos/plan", "POST"), ("GET", f"/v1/videos/{identity}/retry", "POST"), ("OPTIONS", "/v1/videos", "GET, POST")):
             answer = server.ask(method, path).refused(405, "method_not_allowed")
             assert answer.fields["allow"] == allowed and "access-control-allow-origin" not in answer.fields, answer.fields
 
@@ -225,6 +227,71 @@ def a_full_queue(folder):
         server.create().ok()
         server.create().refused(429, "queue_full")
         assert server.metric("queue_length") == server.metric("queue_limit") == 2
+
+
+def failed_one(folder):
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        server.retry(identity).refused(409, "video_not_failed", "completed", param="id")
+        server.stop()
+    mark_failed(folder, identity)
+    return identity
+
+
+def what_is_not_retried(folder):
+    identity = failed_one(folder)
+    path = f"/v1/videos/{identity}/retry"
+    with Server(folder, "queue=1") as server:
+        server.retry("video_none").refused(404, "not_found", param="id")
+        server.ask("POST", path + "?seed=8").refused(400, "unknown_parameter", "seed", param="seed")
+        server.ask("POST", path, body={"seed": 8}).refused(400, "unknown_parameter", "send no fields")
+        server.form([("seed", "8")], path=path).refused(400, "unknown_parameter", "send no fields")
+        server.ask("POST", path, body=b"seed").refused(400, "invalid_json")
+        first = server.create(LONG).ok()["id"]
+        server.until_computing(first)
+        server.retry(first).refused(409, "video_not_failed", "in_progress", param="id")
+        waiting = server.create().ok()["id"]
+        server.retry(waiting).refused(409, "video_not_failed", "queued", param="id")
+        full = server.retry(identity).refused(429, "queue_full", "the queue is full")
+        assert int(full.fields["retry-after"]) >= 1
+        server.ask("DELETE", f"/v1/videos/{waiting}").ok()
+        file = folder / "state" / identity / "job.json"
+        file.rename(file.with_name("kept"))
+        (file / "x").mkdir(parents=True)
+        server.retry(identity).refused(500, "storage_failed", "its log says why")
+        assert server.video(identity)["error"]["message"] == "memory ran out"
+        shutil.rmtree(file)
+        file.with_name("kept").rename(file)
+        assert server.ask("POST", path, body={}).ok()["status"] == "queued"
+        assert json.loads(file.read_text())["status"] == "queued", "it is told before it is saved"
+
+
+def a_model_that_is_served_no_longer(folder):
+    """A failed job does not keep the server from starting, and a retried one will not."""
+    identity = failed_one(folder)
+    other = folder / "other"
+    other.symlink_to(pathlib.Path(harness.MODEL).resolve())
+    with Server(folder, models=[other]) as server:
+        server.retry(identity).refused(404, "model_not_found", "there are: other", param="model")
+        assert server.video(identity)["status"] == "failed"
+
+
+def retried_and_deleted_at_once(folder):
+    identity = failed_one(folder)
+    with Server(folder) as server:
+        first = server.create(LONG).ok()["id"]
+        server.until_computing(first)
+
+        def at_once(methods):
+            paths = {"POST": f"/v1/videos/{identity}/retry", "DELETE": f"/v1/videos/{identity}"}
+            with concurrent.futures.ThreadPoolExecutor(len(methods)) as pool:
+                return [answer.status for answer in pool.map(lambda method: server.ask(method, paths[method]), methods)]
+        assert sorted(at_once(["POST"] * 8)) == [200] + [409] * 7
+        assert server.metric("queue_length") == 1
+        codes = at_once(["POST", "DELETE"] * 4)
+        assert sorted(codes[1::2]) == [200] + [404] * 3 and set(codes[::2]) <= {404, 409}, codes
+        assert server.metric("queue_length") == 0 and not (folder / "state" / identity).exists()
 
 
 def slow_and_vanishing_clients(folder):
@@ -374,7 +441,8 @@ def named_loras(folder):
 
 TESTS = {test.__name__: test for test in (
     every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
-    paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
+    paths_that_are_none, foreign_pages, tokens, a_full_queue, what_is_not_retried, a_model_that_is_served_no_longer,
+    retried_and_deleted_at_once, slow_and_vanishing_clients,
     streams_leave_places_for_requests, a_refused_upload_gives_its_memory_back, too_many_connections_are_told, a_state_folder_that_is_lost, what_cannot_be_deleted_stays, control_characters_in_the_log, named_loras)}
 
 if __name__ == "__main__":

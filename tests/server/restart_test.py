@@ -5,6 +5,7 @@ restart_test.py PROGRAM MODEL NAME
 import contextlib
 import json
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 
 import harness
-from harness import LONG, SMALL, Server, run_script
+from harness import LONG, SMALL, Server, block_video, change_job, compressed_frames, events_of, run_script, slow_profile
 
 
 def restart_after(folder, number):
@@ -51,16 +52,6 @@ def after_sigint(folder):
 
 def after_sigkill(folder):
     restart_after(folder, signal.SIGKILL)
-
-
-def slow_profile(folder):
-    """The key for a machine that takes a second a layer: every job is long, and keeps a journal."""
-    profile = folder / "slow.yml"
-    profile.write_text(
-        "description: for a test\ndevices: 1\nmemory: 80\nmemory_bandwidth: 100\nlayer_overhead: 1000000\ntoken_seconds: 0.3\n"
-        "host_read: 5\ndevices_per_host: 1\nbf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
-        "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n")
-    return f"hardware={profile}"
 
 
 def killed_with_a_journal(folder, *settings, **request):
@@ -127,11 +118,94 @@ def a_journal_outlives_other_failures(folder):
                 time.sleep(0.02)
             assert server.stop(signal.SIGTERM) == 0
         assert (journal / "state.safetensors").exists()
-    with Server(folder, slow, "memory_limit=0.02") as server:
-        video = server.until(identity, "failed")
-        assert "memory: this run needs" in video["error"]["message"], video
-        assert not journal.exists(), "what failed for good is not gone on with"
-    assert "begins again" not in server.log(), server.log()
+    fail_for_memory(folder, slow, ids=[identity])
+    assert (journal / "state.safetensors").exists()
+    assert "begins again" not in (folder / "errors.txt").read_text()
+
+
+def fail_for_memory(folder, *settings, ids):
+    """A server that has too little for jobs that an earlier one left."""
+    with Server(folder, *settings, "memory_limit=0.02") as server:
+        for identity in ids:
+            video = server.until(identity, "failed")
+            assert "memory: this run needs" in video["error"]["message"], video
+
+
+def a_failed_one_goes_on_where_it_was(folder):
+    """Also in a later server, and with the seed that was drawn."""
+    slow = slow_profile(folder)
+    request = {"num_inference_steps": 600}
+    identity, journal = killed_with_a_journal(folder, slow, **request)
+    fail_for_memory(folder, slow, ids=[identity])
+    with Server(folder, slow) as server:
+        failed, before = server.video(identity), len(server.log())
+        assert failed["status"] == "failed" and (journal / "state.safetensors").exists(), failed
+        again = server.retry(identity).ok()
+        assert again["id"] == identity and again["status"] == "queued" and again["queue_position"] == 0, again
+        assert [again[key] for key in ("error", "completed_at", "seconds_taken", "warnings")] == [None, None, None, []], again
+        assert [again[key] for key in ("created_at", "settings")] == [failed[key] for key in ("created_at", "settings")], again
+        video = server.until(identity, "completed")
+        assert f"{identity}: Goes on after step" in server.log()[before:] and not journal.exists(), server.log()
+        alone = server.create({**SMALL, **request}, seed=video["seed"]).ok()["id"]
+        server.until(alone, "completed")
+        frames = [compressed_frames(server.get(f"/v1/videos/{each}/content").body) for each in (identity, alone)]
+        assert frames[0] == frames[1]
+
+
+def one_that_failed_at_its_end_computes_nothing_again(folder):
+    with Server(folder, slow_profile(folder)) as server:
+        identity = server.create(LONG).ok()["id"]
+        server.until_computing(identity)
+        place = block_video(folder, identity)
+        failed = server.until(identity, "failed")
+        assert "video.mp4" in failed["error"]["message"] and failed["seconds_taken"] > 0, failed
+        shutil.rmtree(place)
+        steps, before = server.metric("steps_total"), len(server.log())
+        server.retry(identity).ok()
+        # A stream of events begins anew.
+        events = events_of(server.get(f"/v1/videos/{identity}/events").body)
+        assert events[-1][0] == "completed" and all(name == "progress" for name, _ in events[:-1]), events
+        assert re.search(rf"{identity}: Goes on after \d decoded frames", server.log()[before:]), server.log()
+        assert server.metric("steps_total") == steps
+
+
+def a_retried_one_counts_as_the_newest(folder):
+    """Behind those that wait, also in the next server, and among those that are kept. Without a journal it is made from
+    the beginning."""
+    with Server(folder) as server:
+        other, identity = server.create(LONG).ok()["id"], server.create(seed=1).ok()["id"]
+        server.until_computing(other)
+        server.stop(signal.SIGKILL)
+    fail_for_memory(folder, ids=[other, identity])
+
+    def listed(server):
+        return [video["id"] for video in server.get("/v1/videos").ok()["data"]]
+    with Server(folder) as server:
+        assert listed(server) == [identity, other]
+        running, waiting = server.create({**LONG, "num_inference_steps": 300}).ok()["id"], server.create(seed=1).ok()["id"]
+        server.until_computing(running)
+        assert server.retry(identity).ok()["queue_position"] == 2
+        assert listed(server) == [identity, waiting, running, other]
+        server.stop(signal.SIGKILL)
+    with Server(folder, "keep=2") as server:
+        assert listed(server) == [identity, waiting, running, other]
+        server.until(identity, "completed")
+        server.until_metric('jobs{status="completed"}', 2)
+        assert listed(server) == [identity, waiting]
+        files = [server.get(f"/v1/videos/{each}/content").body for each in (identity, waiting)]
+        assert files[0] == files[1]
+
+
+def what_is_left_of_a_journal_does_not_keep_a_job_from_its_run(folder):
+    """A server was killed while it removed one: its records are gone, but not its frames."""
+    slow = slow_profile(folder)
+    identity, journal = killed_with_a_journal(folder, slow, num_inference_steps=600)
+    for record in journal.glob("*.safetensors"):
+        record.unlink()
+    (journal / "frames.f32").write_bytes(b"frames")
+    with Server(folder, slow) as server:
+        server.until(identity, "completed")
+        assert not journal.exists()
 
 
 def previews_leave_the_journal_alone(folder):
@@ -195,14 +269,23 @@ def what_kills_the_server_again_and_again_is_given_up(folder):
         with Server(folder, slow) as server:
             server.until_computing(poison)
             server.stop(signal.SIGKILL)
-    assert (folder / "state" / poison / "journal").exists()
+    job = folder / "state" / poison
+    assert (job / "journal").exists()
     with Server(folder) as server:
-        assert not (folder / "state" / poison / "journal").exists()
         video = server.until(poison, "failed")
         assert "ended 3 times while it made this video" in video["error"]["message"], video
         server.until(after, "completed")
-    with Server(folder) as server:
+    with Server(folder, slow) as server:
         assert server.video(poison)["status"] == "failed"
+        assert server.retry(poison).ok()["status"] == "queued"
+        server.until_computing(poison)
+        assert "Goes on after step" in server.log() and (job / "starts").stat().st_size == 1
+        server.stop(signal.SIGKILL)
+    with Server(folder, slow) as server:
+        assert server.video(poison)["status"] in ("queued", "in_progress")
+        server.ask("DELETE", f"/v1/videos/{poison}").ok()
+        server.until(server.create().ok()["id"], "completed")
+        assert not job.exists()
 
 
 def an_end_that_cannot_be_saved_is_not_told(folder):
@@ -259,8 +342,7 @@ def damaged_jobs_are_set_aside(folder):
     state = folder / "state"
 
     def change(identity, **values):
-        path = state / identity / "job.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        change_job(folder, identity, **values)
     (state / damaged[0] / "job.json").write_bytes(b"")
     (state / damaged[1] / "job.json").write_bytes(b"\0" * 4096)
     whole = (state / damaged[2] / "job.json").read_bytes()
@@ -295,17 +377,16 @@ def a_setting_that_is_no_longer_legal(folder):
         server.create(LONG).ok()
         bad = server.create().ok()["id"]
         server.stop(signal.SIGKILL)
-    path = folder / "state" / bad / "job.json"
-    job = json.loads(path.read_text())
-    path.write_text(json.dumps({**job, "settings": {**job["settings"], "num_frames": "6"}}))
-    other = json.loads(path.read_text())
-    assert other["settings"]["num_frames"] == "6"
+    settings = json.loads((folder / "state" / bad / "job.json").read_text())["settings"]
+    change_job(folder, bad, settings={**settings, "num_frames": "6"})
     with Server(folder) as server:
         first = [v["id"] for v in server.get("/v1/videos").ok()["data"] if v["id"] != bad][0]
         server.ask("DELETE", f"/v1/videos/{first}").ok()
         video = server.until(bad, "failed")
         assert video["error"]["code"] == "generation_failed" and "num_frames=6" in video["error"]["message"], video
         server.get(f"/v1/videos/{bad}/content").refused(404, "video_failed", "num_frames=6", param="id")
+        server.retry(bad).ok()
+        assert server.until(bad, "failed")["error"] == video["error"]
 
 
 def what_waits_for_a_model_that_is_not_served(folder):
@@ -359,6 +440,8 @@ def refused_to_start(folder):
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, long_ones_go_on_where_the_server_was_killed,
     a_journal_of_other_settings_is_dropped, a_damaged_journal_is_dropped, a_journal_outlives_other_failures,
+    a_failed_one_goes_on_where_it_was, one_that_failed_at_its_end_computes_nothing_again, a_retried_one_counts_as_the_newest,
+    what_is_left_of_a_journal_does_not_keep_a_job_from_its_run,
     previews_leave_the_journal_alone, streams_end_with_the_server, a_download_may_end_after_the_server, a_deleted_one_stays_deleted,
     what_kills_the_server_again_and_again_is_given_up, an_end_that_cannot_be_saved_is_not_told, the_oldest_finished_ones_are_deleted,
     a_lost_video_is_said, damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, what_waits_for_a_model_that_is_not_served,
