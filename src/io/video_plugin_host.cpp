@@ -175,6 +175,11 @@ Tensor VideoDecoder::next() {
   return upright(std::move(image), frame.turned != 0 ? orientation_of(frame.matrix, path_) : 1);
 }
 
-int64_t VideoDecoder::count_rest() { return plugin_for(path_).count_rest(reader_.get()); }
+int64_t VideoDecoder::count_rest(std::string& damage) {
+  VideoPluginError error{};
+  const int64_t count = plugin_for(path_).count_rest(reader_.get(), &error);
+  damage = error.text;
+  return count;
+}
 
 }  // namespace zoetrope::io

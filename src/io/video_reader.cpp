@@ -164,7 +164,9 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     clip.add(image, path);
   }
   clip.require(count);
-  return clip.finish(count + decoder.count_rest(), decoder.fps());
+  ControlClip read = clip.finish(count, decoder.fps());
+  read.available += decoder.count_rest(read.damage);
+  return read;
 }
 
 }  // namespace zoetrope::io

@@ -37,6 +37,7 @@ using SizeRule = std::function<ImageSize(ImageSize own)>;
 struct ControlClip {
   Tensor frames;          // [F, H, W, 3] U8, RGB
   int64_t available = 0;  // frames the file or folder has: F or more
+  std::string damage;     // of a video file behind those, as in "it cannot be decoded: …"; empty: it has no more
   ImageSize own;          // their size before the rule
   double fps = 0;         // 0 where nothing says it: pictures
 };

@@ -33,6 +33,21 @@ std::string text(ImageSize size) { return fmt::format("{} x {}", size.width, siz
 constexpr int64_t kReferenceUnit = 8;
 constexpr int64_t kColours = 3;
 
+// The default of num_frames may be nobody's wish: it limits no clip of Animate.
+bool limits_animation(int64_t num_frames) { return num_frames != Request().num_frames; }
+
+std::string frames_of(const io::ControlClip& clip) {
+  return fmt::format("{} frames{}", clip.available, clip.damage.empty() ? "" : " before it is damaged");
+}
+
+// Error where damage, and not the end of the file, would say how many frames the video has.
+void require_undamaged(const char* key, const std::string& path, const io::ControlClip& clip) {
+  if (clip.damage.empty()) return;
+  const int64_t good = clip.available;
+  fail("{}={}: after {} frames it {}; copy it again or re-encode it, or set num_frames={} to use those", key, path,
+       good, clip.damage, limits_animation(good) ? good : good - 1);
+}
+
 // Of one run.
 class Reader {
  public:
@@ -85,10 +100,12 @@ class Reader {
   io::ControlClip read_driving(const char* key, const std::string& path, int64_t frames, ImageSize size) {
     const std::string what = fmt::format("{}=", key);
     const auto to_size = [size](ImageSize) { return size; };
-    const int64_t available = io::read_control_clip(path, 1, what, to_size).available;
+    const io::ControlClip first = io::read_control_clip(path, 1, what, to_size);
+    const int64_t available = first.available;
+    if (available < o_.num_frames) require_undamaged(key, path, first);
     io::ControlClip clip = io::read_control_clip(path, std::min(available, frames), what, to_size);
     const auto note = [&](const char* effect) {
-      inputs_.notes.push_back(fmt::format("{} has {} frames, the video {}: {}", key, available, o_.num_frames, effect));
+      inputs_.notes.push_back(fmt::format("{} has {}, the video {}: {}", key, frames_of(first), o_.num_frames, effect));
     };
     if (available == 1 && o_.num_frames > 1) {
       inputs_.notes.push_back(fmt::format("{} is one picture: it is shown all the time", key));
@@ -129,7 +146,8 @@ class Reader {
       return;
     }
     io::ControlClip mask = read_clip("mask", o_.mask);
-    if (mask.available != clip.available) {
+    // Behind damage, which is no error where no frame of there is used, the lengths are unknown.
+    if (mask.available != clip.available && mask.damage.empty() && clip.damage.empty()) {
       fail("mask={}: has {} frames, but control_video={} has {}; they must have as many, or give one picture as mask",
            o_.mask, mask.available, o_.control_video, clip.available);
     }
@@ -140,8 +158,8 @@ class Reader {
     const auto to_frame = [this](ImageSize) { return frame_; };
     io::ControlClip clip = io::read_control_clip(path, o_.num_frames, fmt::format("{}=", key), to_frame);
     if (clip.available > o_.num_frames) {
-      inputs_.notes.push_back(fmt::format("{} has {} frames, of which the first {} are used (num_frames)", key,
-                                          clip.available, o_.num_frames));
+      inputs_.notes.push_back(
+          fmt::format("{} has {}, of which the first {} are used (num_frames)", key, frames_of(clip), o_.num_frames));
     }
     return clip;
   }
@@ -241,9 +259,10 @@ int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
 GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelFolder& model) {
   GenerateOptions sized = options;
   if (model.kind.animation.taken && !options.pose_video.empty()) {
-    const int64_t frames = io::read_control_clip(options.pose_video, 1, "pose_video=").available;
-    // 81, the default, may be nobody's wish: it limits nothing.
-    const bool limited = options.num_frames != Request().num_frames;
+    const io::ControlClip pose = io::read_control_clip(options.pose_video, 1, "pose_video=");
+    const int64_t frames = pose.available;
+    const bool limited = limits_animation(options.num_frames);
+    if (!limited || frames < options.num_frames) require_undamaged("pose_video", options.pose_video, pose);
     if (limited && options.num_frames < frames && options.num_frames <= options.prev_segment_conditioning_frames) {
       fail("num_frames={}: prev_segment_conditioning_frames={} needs {} or more", options.num_frames,
            options.prev_segment_conditioning_frames, options.prev_segment_conditioning_frames + 1);

@@ -7,6 +7,7 @@
 
 #include "io/tensor_file.h"
 #include "io/video.h"
+#include "io/video_reader.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -44,6 +45,12 @@ void write_clip(const fs::path& output, int frames, int width, int height) {
 
 class InputFiles : public testing::Test {
  protected:
+  // As of a copy that broke off: a video whose index, in front, has 12 frames.
+  std::string cut_clip(const std::string& name) const {
+    write_clip(folder / name, 12, 48, 32);
+    const std::string whole = file_bytes(folder / name);
+    return folder.write(name, whole.substr(0, whole.size() - 50)).string();
+  }
   std::string refusal(const GenerateOptions& options) const {
     return error_of([&] { read_inputs(options, vace); });
   }
@@ -154,6 +161,44 @@ TEST_F(InputFiles, WhatIsNoPictureIsRefusedByName) {
   GenerateOptions options = sized(32, 48);
   options.reference_images = {(folder / "cat.png").string()};
   EXPECT_THAT(refusal(options), HasSubstr("cat.png"));
+}
+
+TEST_F(InputFiles, DamageDoesNotShortenAnAnimation) {
+  const ModelFolder animate = ModelFolder::open(recorded_model("wan22_animate"));
+  const std::string cut = cut_clip("cut.mp4");
+  const int64_t good = io::read_control_clip(cut, 1, "").available;
+  ASSERT_TRUE(good > 2 && good < 12) << good;
+  write_clip(folder / "whole.mp4", 12, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.image = recorded_input("wan22_animate", "image.png");
+  const auto refusal_of = [&](const std::string& pose, const std::string& face, int64_t num_frames) {
+    options.pose_video = pose;
+    options.face_video = face;
+    options.num_frames = num_frames;
+    return error_of([&] { read_inputs(with_size_of_inputs(options, animate), animate); });
+  };
+  const std::string whole = (folder / "whole.mp4").string();
+  const auto after = HasSubstr(fmt::format("cut.mp4: after {} frames it ", good));
+  const auto instead = HasSubstr(fmt::format("set num_frames={} to use those", good));
+  for (const int64_t num_frames : {Request().num_frames, good + 1}) {
+    EXPECT_THAT(refusal_of(cut, whole, num_frames), AllOf(HasSubstr("pose_video="), after, instead)) << num_frames;
+    EXPECT_THAT(refusal_of(whole, cut, num_frames), AllOf(HasSubstr("face_video="), after, instead)) << num_frames;
+  }
+  for (const int64_t num_frames : {good, good - 1}) {
+    EXPECT_EQ(refusal_of(cut, cut, num_frames), "no error") << num_frames;
+  }
+  EXPECT_THAT(read_inputs(options, animate).notes,
+              testing::Contains(fmt::format("pose_video has {} frames before it is damaged, the video {}: the rest is "
+                                            "left out",
+                                            good, good - 1)));
+}
+
+TEST_F(InputFiles, BehindDamageTwoLengthsMayDiffer) {
+  write_clip(folder / "whole.mp4", 12, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "whole.mp4").string();
+  options.mask = cut_clip("cut.mp4");
+  EXPECT_EQ(refusal(options), "no error");
 }
 
 TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {

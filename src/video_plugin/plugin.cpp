@@ -54,7 +54,15 @@ constexpr VideoPlugin kPlugin{
         [](void* reader, VideoPluginFrame* frame, VideoPluginError* error) {
           return guarded(error, -1, [&] { return static_cast<Reader*>(reader)->next_frame(*frame) ? 1 : 0; });
         },
-    .count_rest = [](void* reader) { return static_cast<Reader*>(reader)->count_rest(); },
+    .count_rest =
+        [](void* reader, VideoPluginError* damage) {
+          int64_t count = 0;
+          guarded(damage, -1, [&] {
+            static_cast<Reader*>(reader)->count_rest(count);
+            return 0;
+          });
+          return count;
+        },
     .close_reader = [](void* reader) { delete static_cast<Reader*>(reader); }};
 
 }  // namespace

@@ -57,7 +57,10 @@ bool Reader::decode() {
   for (;;) {
     const int received = avcodec_receive_frame(decoder_.get(), frame_.get());
     if (received >= 0) return true;
-    if (received == AVERROR_EOF) return false;
+    if (received == AVERROR_EOF) {
+      check_whole();
+      return false;
+    }
     if (received != AVERROR(EAGAIN)) check(received, "be decoded");
     const int read = av_read_frame(container_, packet_.get());
     if (read == AVERROR_EOF) {
@@ -69,6 +72,15 @@ bool Reader::decode() {
     const int sent = own ? avcodec_send_packet(decoder_.get(), packet_.get()) : 0;
     av_packet_unref(packet_.get());
     check(sent, "be decoded");
+  }
+}
+
+// Where a file was cut off between two packets, FFmpeg reports its end. The index of an MP4 may be in front.
+void Reader::check_whole() const {
+  const int last = avformat_index_get_entries_count(stream_) - 1;
+  const AVIndexEntry* packet = avformat_index_get_entry(stream_, last);
+  if (packet != nullptr && packet->pos + packet->size > avio_size(container_->pb)) {
+    throw std::runtime_error("ends before its last frame");
   }
 }
 
@@ -110,15 +122,10 @@ void Reader::get_matrix(VideoPluginFrame& frame) const {
 
 // Counting packets would be faster, but packets are not frames: a field may have one of its own, and some only hold
 // references for later frames.
-int64_t Reader::count_rest() {
+void Reader::count_rest(int64_t& count) {
   decoder_->skip_loop_filter = decoder_->skip_idct = AVDISCARD_ALL;
   decoder_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not decoded
-  int64_t count = 0;
-  try {
-    for (; decode(); ++count) av_frame_unref(frame_.get());
-  } catch (const std::runtime_error&) {
-  }
-  return count;
+  for (; decode(); ++count) av_frame_unref(frame_.get());
 }
 
 }  // namespace zoetrope::video_plugin

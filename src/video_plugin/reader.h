@@ -18,11 +18,12 @@ class Reader {
   double fps() const;
   bool tag(int index, const char** key, const char** value) const;
   bool next_frame(VideoPluginFrame& frame);  // false at the end
-  int64_t count_rest();
+  void count_rest(int64_t& count);           // adds the frames before the end, or before what it throws
 
  private:
   void open_codec(int64_t most_pixels);
   bool decode();  // the next frame into frame_
+  void check_whole() const;
   void convert();
   void get_matrix(VideoPluginFrame& frame) const;
 

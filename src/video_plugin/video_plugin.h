@@ -10,7 +10,7 @@
 
 extern "C" {
 
-constexpr int kVideoPluginVersion = 1;
+constexpr int kVideoPluginVersion = 2;
 
 struct VideoPluginError {
   char text[1000];
@@ -60,8 +60,9 @@ struct VideoPlugin {
   // The key and value of a tag, false after the last.
   int (*tag)(void* reader, int index, const char** key, const char** value);
   int (*next_frame)(void* reader, VideoPluginFrame*, VideoPluginError*);  // 1; 0 at the end
-  // Counts the frames that next_frame() has not returned. Work on pixels is skipped, and damage ends the count.
-  int64_t (*count_rest)(void* reader);
+  // Counts the frames that next_frame() has not returned. Work on pixels is skipped. Where damage ends the count, it is
+  // in `damage`, whose text is empty otherwise.
+  int64_t (*count_rest)(void* reader, VideoPluginError* damage);
   void (*close_reader)(void* reader);
 };
 
