@@ -59,12 +59,15 @@ double largest_rest(const std::vector<int64_t>& times, double frame) {
 }
 
 // Milliseconds of a frame, of which all times are multiples; 0 where there is none. Times lie between two that were
-// rounded, so each is off by less than one. Where only one is short, several rates fit: usual ones come first.
+// rounded, so each is off by less than one. Where only one is short, several rates fit: usual ones come first. The
+// times of a GIF are whole hundredths of a second: 30, 30 and 40 ms are three frames and not ten.
 double frame_time(const std::vector<int64_t>& times) {
-  constexpr int kMostFps = 100, kMostFrames = 3;  // of the shortest time
+  constexpr int kMostFps = 100, kMostHeldFpsOfGif = 60, kMostFrames = 3;  // of the shortest time
   constexpr int kUsualFps[] = {16, 24, 30, 25, 60, 50, 15, 12, 8};
+  const bool as_in_gif = std::ranges::all_of(times, [](int64_t time) { return time % 10 == 0; });
   const auto shortest = static_cast<double>(*std::min_element(times.begin(), times.end()));
-  for (int frames = 1; frames <= kMostFrames && shortest / frames >= 1000.0 / kMostFps; ++frames) {
+  for (int frames = 1; frames <= kMostFrames; ++frames) {
+    if (shortest / frames < 1000.0 / (frames > 1 && as_in_gif ? kMostHeldFpsOfGif : kMostFps)) break;
     const auto fits = [&](double frame) {
       return std::abs(frame * frames - shortest) < 1 && largest_rest(times, frame) < 1;
     };

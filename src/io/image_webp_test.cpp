@@ -196,6 +196,29 @@ TEST_F(ReadAnimatedWebp, LongRunsOfEqualFramesAreCounted) {
   }
 }
 
+// A GIF rounds times to hundredths of a second: at 30 fps pictures are shown for 30, 40 and 30 ms.
+TEST_F(ReadAnimatedWebp, FramesOfAGifAreCountedOnce) {
+  const Tensor black = grey(0), white = grey(255);
+  constexpr int kPictures = 12;
+  for (int fps = 8; fps <= 50; ++fps) {
+    const auto begin = [&](int picture) { return 10 * static_cast<int>(std::lround(100.0 * picture / fps)); };
+    std::vector<Shown> pictures;
+    for (int i = 0; i < kPictures; ++i) pictures.push_back({i % 2 == 0 ? black : white, begin(i + 1) - begin(i)});
+    EXPECT_EQ(read(animation(pictures), 1).available, kPictures) << fps << " fps";
+  }
+}
+
+TEST_F(ReadAnimatedWebp, HeldFramesOfAnyRateAreCounted) {
+  const Tensor black = grey(0), white = grey(255);
+  for (int fps = 8; fps <= 100; ++fps) {
+    const auto begin = [&](int frame) { return static_cast<int>(std::lround(1000.0 * frame / fps)); };
+    std::vector<Shown> pictures;
+    for (int frame = 0, held = 1; held <= 8; frame += held++)
+      pictures.push_back({held % 2 == 0 ? black : white, begin(frame + held) - begin(frame)});
+    EXPECT_EQ(read(animation(pictures), 1).available, 36) << fps << " fps";
+  }
+}
+
 TEST_F(ReadAnimatedWebp, EveryPictureMayBeShownForSeveralFrames) {
   EXPECT_EQ(read(animation({{grey(10), 125}, {grey(90), 188}, {grey(10), 125}}), 1).available, 7);
 }
