@@ -138,21 +138,38 @@ TEST(VideoReader, OtherAnglesAreRefused) {
   EXPECT_THAT(refusal({0, 0, 0, 0}), HasSubstr("display matrix"));
 }
 
-// A video of `frames` small frames by an encoder of that name. `written` follows each packet and may give one more.
-// With a matrix the frames have one colour: kFlat.
-using Written = std::function<FFmpegPtr<AVPacket>(int64_t frame)>;
-constexpr std::array<uint8_t, 3> kFlat{120, 90, 150};
-void encode_clip(const std::filesystem::path& path, const char* container, const char* codec, int64_t frames,
-                 const Written& written = {}, AVColorSpace matrix = AVCOL_SPC_UNSPECIFIED) {
+struct Coding {
+  const char *container, *codec;  // as FFmpeg names them
+  AVPixelFormat pixels = AV_PIX_FMT_YUV420P;
+  AVColorSpace matrix = AVCOL_SPC_UNSPECIFIED;
+  std::vector<int> levels{};                                 // of each plane; empty: they vary
+  std::function<FFmpegPtr<AVPacket>(int64_t frame)> more{};  // follows each packet and may give another
+};
+
+void fill(AVFrame& frame, int64_t index, const std::vector<int>& levels) {
+  const AVPixFmtDescriptor* format = av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame.format));
+  for (int plane = 0; plane < format->nb_components; ++plane) {
+    const int64_t rows = plane == 0 ? frame.height : frame.height >> format->log2_chroma_h;
+    const bool wide = format->comp[plane].depth > 8;
+    for (int64_t i = 0; i < rows * frame.linesize[plane] / (wide ? 2 : 1); ++i) {
+      const int64_t level = levels.empty() ? 30 + i / 16 + 8 * index : levels[static_cast<size_t>(plane)];
+      if (wide) reinterpret_cast<uint16_t*>(frame.data[plane])[i] = static_cast<uint16_t>(level);
+      else frame.data[plane][i] = static_cast<uint8_t>(level);
+    }
+  }
+}
+
+// A video of `frames` small frames.
+void encode_clip(const std::filesystem::path& path, const Coding& coding, int64_t frames) {
   AVFormatContext* muxer = nullptr;
-  check(avformat_alloc_output_context2(&muxer, nullptr, container, path.c_str()), "make the container");
+  check(avformat_alloc_output_context2(&muxer, nullptr, coding.container, path.c_str()), "make the container");
   check(avio_open(&muxer->pb, path.c_str(), AVIO_FLAG_WRITE), "be written");
-  const AVCodec* kind = avcodec_find_encoder_by_name(codec);
+  const AVCodec* kind = avcodec_find_encoder_by_name(coding.codec);
   const FFmpegPtr<AVCodecContext> encoder(avcodec_alloc_context3(kind));
   encoder->width = 48;
   encoder->height = 32;
-  encoder->pix_fmt = AV_PIX_FMT_YUV420P;
-  encoder->colorspace = matrix;
+  encoder->pix_fmt = coding.pixels;
+  encoder->colorspace = coding.matrix;
   encoder->framerate = {16, 1};
   encoder->time_base = {1, 16};
   if ((muxer->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -172,19 +189,13 @@ void encode_clip(const std::filesystem::path& path, const char* container, const
     const FFmpegPtr<AVPacket> packet(av_packet_alloc());
     while (avcodec_receive_packet(encoder.get(), packet.get()) >= 0) {
       write(packet.get());
-      if (const FFmpegPtr<AVPacket> more = written ? written(packets) : nullptr) write(more.get());
+      if (const FFmpegPtr<AVPacket> more = coding.more ? coding.more(packets) : nullptr) write(more.get());
       ++packets;
     }
   };
   for (int64_t index = 0; index < frames; ++index) {
-    const FFmpegPtr<AVFrame> frame = video_plugin::make_frame(AV_PIX_FMT_YUV420P, 48, 32);
-    for (int plane = 0; plane < 3; ++plane) {
-      const int64_t bytes = int64_t{plane == 0 ? 32 : 16} * frame->linesize[plane];
-      for (int64_t i = 0; i < bytes; ++i) {
-        const auto varied = static_cast<uint8_t>(30 + i / 16 + 8 * index);
-        frame->data[plane][i] = matrix == AVCOL_SPC_UNSPECIFIED ? varied : kFlat[static_cast<size_t>(plane)];
-      }
-    }
+    const FFmpegPtr<AVFrame> frame = video_plugin::make_frame(coding.pixels, 48, 32);
+    fill(*frame, index, coding.levels);
     frame->pts = 2 * index;  // every other tick is left for more packets
     encode(frame.get());
   }
@@ -198,23 +209,37 @@ void encode_clip(const std::filesystem::path& path, const char* container, const
 TEST(VideoReader, ColoursFollowTheMatrixThatIsStated) {
   using Matrix = std::tuple<AVColorSpace, double, double>;
   const TestFolder folder;
+  const std::vector<int> flat{120, 90, 150};
   for (const auto& [space, kr, kb] :
        {Matrix{AVCOL_SPC_BT709, 0.2126, 0.0722}, Matrix{AVCOL_SPC_FCC, 0.30, 0.11},
         Matrix{AVCOL_SPC_SMPTE170M, 0.299, 0.114}, Matrix{AVCOL_SPC_SMPTE240M, 0.212, 0.087},
         Matrix{AVCOL_SPC_BT2020_NCL, 0.2627, 0.0593}, Matrix{AVCOL_SPC_BT2020_CL, 0.2627, 0.0593}}) {
-    encode_clip(folder / "x.h264", "h264", "libx264", 1, {}, space);
-    const double luma = (kFlat[0] - 16) * 255.0 / 219, chroma = 2 * 255.0 / 224;
-    const double red = luma + chroma * (1 - kr) * (kFlat[2] - 128), blue = luma + chroma * (1 - kb) * (kFlat[1] - 128);
+    encode_clip(folder / "x.h264", {.container = "h264", .codec = "libx264", .matrix = space, .levels = flat}, 1);
+    const double luma = (flat[0] - 16) * 255.0 / 219, chroma = 2 * 255.0 / 224;
+    const double red = luma + chroma * (1 - kr) * (flat[2] - 128), blue = luma + chroma * (1 - kb) * (flat[1] - 128);
     const std::array<double, 3> wanted{red, (luma - kr * red - kb * blue) / (1 - kr - kb), blue};
     const auto read = mean_colour(read_clip(folder / "x.h264").frames.data<uint8_t>(), 48 * 32);
     for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(read[c], wanted[c], 2) << space << ", channel " << c;
   }
 }
 
+// As of 8 bits: without a range that is stated it is the full one, as programs for depth write it.
+TEST(VideoReader, GreyOfMoreThanEightBitsHasTheFullRange) {
+  const TestFolder folder;
+  for (const auto& [pixels, bits] : {std::pair{AV_PIX_FMT_GRAY8, 8}, std::pair{AV_PIX_FMT_GRAY10, 10},
+                                     std::pair{AV_PIX_FMT_GRAY12, 12}, std::pair{AV_PIX_FMT_GRAY16, 16}}) {
+    for (const int level : {0, 8, 128, 245, 255}) {
+      encode_clip(folder / "x.mkv",
+                  {.container = "matroska", .codec = "ffv1", .pixels = pixels, .levels = {level << (bits - 8)}}, 1);
+      EXPECT_NEAR(*read_clip(folder / "x.mkv").frames.data<uint8_t>(), level, 1) << bits << " bits";
+    }
+  }
+}
+
 // A stream may say it itself, in a message before a frame, where its container has no place for it.
 TEST(VideoReader, FollowsTheOrientationInAStream) {
   const TestFolder folder;
-  encode_clip(folder / "x.h264", "h264", "libx264", 1);
+  encode_clip(folder / "x.h264", {.container = "h264", .codec = "libx264"}, 1);
   const Clip stored = read_clip(folder / "x.h264");
   ASSERT_EQ(stored.frames.shape(), (Shape{1, 32, 48, 3}));
   // Supplemental information (6) of type 47 and 3 bytes: no mirroring, 0x4000 / 2^16 of a turn anticlockwise.
@@ -241,7 +266,7 @@ TEST(VideoReader, CountsFramesAndNotPackets) {
     packet->pts = packet->dts = time;
     return packet;
   };
-  encode_clip(folder / "x.mp4", "mp4", "mpeg4", kFrames, drop);
+  encode_clip(folder / "x.mp4", {.container = "mp4", .codec = "mpeg4", .more = drop}, kFrames);
   EXPECT_EQ(read_clip(folder / "x.mp4").frames.extent(0), kFrames);
   for (const int64_t frames : {int64_t{1}, int64_t{2}, int64_t{3}, kFrames - 1, kFrames}) {
     const ControlClip clip = read_control_clip(folder / "x.mp4", frames, "video=");
@@ -274,7 +299,7 @@ TEST(VideoReader, SoundAloneAndNoFramesAreRefused) {
 TEST(VideoReader, DamageBehindTheFramesUsedIsNoError) {
   constexpr int64_t kFrames = 6;
   const TestFolder folder;
-  encode_clip(folder / "x.mp4", "mp4", "mpeg4", kFrames);
+  encode_clip(folder / "x.mp4", {.container = "mp4", .codec = "mpeg4"}, kFrames);
   std::ifstream file(folder / "x.mp4", std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const size_t end = bytes.find("moov");  // behind the packets

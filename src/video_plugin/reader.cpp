@@ -96,7 +96,20 @@ bool Reader::next_frame(VideoPluginFrame& frame) {
   return true;
 }
 
-// By the matrix and range that the frame states (JPEG: full range; untagged video: BT.601).
+namespace {
+
+// Without a range that is stated, JPEG and grey have the full one, as swscale itself has it for both.
+bool has_full_range(const AVFrame& frame) {
+  const auto format = static_cast<AVPixelFormat>(frame.format);
+  if (format == AV_PIX_FMT_YUVJ420P || format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P) return true;
+  if (frame.color_range != AVCOL_RANGE_UNSPECIFIED) return frame.color_range == AVCOL_RANGE_JPEG;
+  const AVPixFmtDescriptor* parts = av_pix_fmt_desc_get(format);
+  return parts->nb_components <= 2 && (parts->flags & (AV_PIX_FMT_FLAG_RGB | AV_PIX_FMT_FLAG_PAL)) == 0;
+}
+
+}  // namespace
+
+// By the matrix and range that the frame states (untagged video: BT.601).
 void Reader::convert() {
   const AVFrame& frame = *frame_;
   const auto format = static_cast<AVPixelFormat>(frame.format);
@@ -105,9 +118,7 @@ void Reader::convert() {
                      SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, nullptr, nullptr, nullptr));
   if (!scaler) throw std::runtime_error("its pixel format cannot be converted to RGB");
   const int* matrix = sws_getCoefficients(frame.colorspace);  // numbered alike; unknown ones are BT.601
-  const int full_range = frame.color_range == AVCOL_RANGE_JPEG || format == AV_PIX_FMT_YUVJ420P ||
-                         format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P;
-  sws_setColorspaceDetails(scaler.get(), matrix, full_range, matrix, 1, 0, 1 << 16, 1 << 16);
+  sws_setColorspaceDetails(scaler.get(), matrix, has_full_range(frame) ? 1 : 0, matrix, 1, 0, 1 << 16, 1 << 16);
   rgb_ = make_frame(AV_PIX_FMT_RGB24, frame.width, frame.height);
   sws_scale(scaler.get(), frame.data, frame.linesize, 0, frame.height, rgb_->data, rgb_->linesize);
 }
