@@ -33,6 +33,10 @@ std::string text(ImageSize size) { return fmt::format("{} x {}", size.width, siz
 constexpr int64_t kReferenceUnit = 8;
 constexpr int64_t kColours = 3;
 
+// Against stretching.
+constexpr const char* kSizeOfVideo = "give width and height of the same shape";
+constexpr const char* kCrop = "crop it to that shape";
+
 // The default of num_frames may be nobody's wish: it limits no clip of Animate.
 bool limits_animation(int64_t num_frames) { return num_frames != Request().num_frames; }
 
@@ -75,12 +79,30 @@ class Reader {
     for (size_t i = 0; i < files.size(); ++i) {
       const Tensor picture = io::read_image(files[i]);
       const bool whole = model_.kind.animation.taken;
+      if (!whole && i == 0 && !o_.max_area) {
+        note_shape("image", size_of(picture), fmt::format("max_area={} keeps its shape", o_.height * o_.width));
+      } else if (!whole) {
+        note_shape(i == 0 ? "image" : "last_image", size_of(picture), kCrop);
+      }
       inputs_.ends.push_back(whole ? on_black(picture, frame_)
                                    : io::resize(picture, frame_, io::ResizeFilter::kLanczos));
       if (!model_.image_encoder) continue;
       encoders::clip_pixels(model_.image_encoder->processor, picture,
                             inputs_.pixels.view().select(0, static_cast<int64_t>(i)));
     }
+  }
+
+  // Where a file is stretched by so much that it is seen: by more than sizes in multiples of 16 do to 16:9, of which
+  // 832 x 480 is 2.5 % off.
+  void note_shape(const char* key, ImageSize own, const std::string& remedy) {
+    note_shape(key, own, "the video", frame_, remedy);
+  }
+  void note_shape(const char* key, ImageSize own, const char* other_key, ImageSize other, const std::string& remedy) {
+    constexpr double kSeen = 1.05;
+    const auto a = static_cast<double>(own.width * other.height), b = static_cast<double>(own.height * other.width);
+    if (std::max(a, b) <= kSeen * std::min(a, b)) return;
+    inputs_.notes.push_back(fmt::format("{} is {}, of another shape than {} ({}), and is stretched; {}", key, text(own),
+                                        other_key, text(other), remedy));
   }
 
   // As many frames as the segments need; fewer are repeated.
@@ -90,11 +112,16 @@ class Reader {
     // It ends where the video does, as if it had no more frames.
     io::ControlClip pose = read_driving("pose_video", o_.pose_video, std::min(frames, o_.num_frames), frame_);
     note_speed("pose_video", pose);
+    note_shape("pose_video", pose.own, kSizeOfVideo);
     inputs_.pose = std::move(pose.frames);
     inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side}).frames;
     if (o_.mode == AnimateMode::kAnimate) return;
-    inputs_.background = read_driving("background_video", o_.background_video, frames, frame_).frames;
-    inputs_.mask = luminance(read_driving("mask", o_.mask, frames, frame_).frames);
+    io::ControlClip background = read_driving("background_video", o_.background_video, frames, frame_);
+    note_shape("background_video", background.own, kSizeOfVideo);
+    inputs_.background = std::move(background.frames);
+    const io::ControlClip mask = read_driving("mask", o_.mask, frames, frame_);
+    note_shape("mask", mask.own, kSizeOfVideo);
+    inputs_.mask = luminance(mask.frames);
   }
 
   io::ControlClip read_driving(const char* key, const std::string& path, int64_t frames, ImageSize size) {
@@ -132,14 +159,15 @@ class Reader {
     io::ControlClip clip = read_clip("control_video", o_.control_video);
     const int64_t unit = model_.vae_config.spatial_factor() * model_.experts[0].config.patch_size[1];
     if (!(control_size(clip.own, frame_, unit) == frame_)) {
-      inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video give {}",
-                                          text(clip.own), text(frame_), "width and height of the same shape"));
+      inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video {}",
+                                          text(clip.own), text(frame_), kSizeOfVideo));
     }
     note_speed("control_video", clip);
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
     if (io::is_picture(o_.mask)) {
       const Tensor still = io::read_image(o_.mask);
+      note_shape("mask", size_of(still), "control_video", clip.own, kCrop);
       inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
       const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
       std::memcpy(inputs_.mask.view().raw(), resized.view().raw(), resized.view().bytes());
@@ -151,6 +179,7 @@ class Reader {
       fail("mask={}: has {} frames, but control_video={} has {}; they must have as many, or give one picture as mask",
            o_.mask, mask.available, o_.control_video, clip.available);
     }
+    note_shape("mask", mask.own, "control_video", clip.own, kCrop);
     inputs_.mask = std::move(mask.frames);
   }
 

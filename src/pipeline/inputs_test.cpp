@@ -16,7 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
 
 std::string recorded_input(const std::string& model, const std::string& name) {
   return (recorded_model(model) / "inputs" / name).string();
@@ -133,6 +136,59 @@ TEST_F(InputFiles, WhatIsNotUsedAndWhatIsReshapedIsSaid) {
   EXPECT_THAT(inputs.notes[1], HasSubstr("64 x 32 and is resized to 48 x 32"));
 }
 
+// 832 x 480 is none of 16:9, but near it.
+TEST_F(InputFiles, WhatIsStretchedIsSaid) {
+  const ModelFolder i2v = ModelFolder::open(recorded_model("wan22_i2v"));
+  GenerateOptions options = sized(480, 832);
+  const auto notes_of = [&](int width, int height) {
+    write_clip(folder / "image.png", 1, width, height);
+    options.image = (folder / "image.png").string();
+    return read_inputs(options, i2v).notes;
+  };
+  EXPECT_THAT(notes_of(160, 90), IsEmpty());
+  EXPECT_THAT(notes_of(182, 100), IsEmpty());
+  EXPECT_THAT(notes_of(183, 100), SizeIs(1));
+  EXPECT_THAT(notes_of(90, 160),
+              ElementsAre("image is 90 x 160, of another shape than the video (832 x 480), and is stretched; "
+                          "max_area=399360 keeps its shape"));
+  options.max_area = 480 * 832;
+  options = with_size_of_inputs(options, i2v);
+  EXPECT_THAT(read_inputs(options, i2v).notes, IsEmpty());
+  options.last_image = recorded_input("wan22_i2v", "image.png");  // 50 x 40
+  EXPECT_THAT(read_inputs(options, i2v).notes,
+              ElementsAre(AllOf(HasSubstr("last_image is 50 x 40,"), HasSubstr("; crop it to that shape"))));
+}
+
+TEST_F(InputFiles, AStretchedMaskIsSaid) {
+  write_clip(folder / "frames", 5, 32, 32);
+  write_clip(folder / "mask", 5, 48, 32);
+  GenerateOptions options = sized(32, 32);
+  options.control_video = (folder / "frames").string();
+  for (const char* mask : {"mask", "mask/0000.png"}) {
+    options.mask = (folder / mask).string();
+    EXPECT_THAT(read_inputs(options, vace).notes,
+                ElementsAre("mask is 48 x 32, of another shape than control_video (32 x 32), and is stretched; crop it "
+                            "to that shape"));
+  }
+}
+
+TEST_F(InputFiles, StretchedVideosOfAnimateAreSaid) {
+  const ModelFolder animate = ModelFolder::open(recorded_model("wan22_animate"));
+  write_clip(folder / "frames", 5, 48, 32);
+  GenerateOptions options = sized(32, 24);
+  options.image = recorded_input("wan22_animate", "image.png");  // is fitted in on black
+  options.mode = AnimateMode::kReplace;
+  for (std::string* video : {&options.pose_video, &options.face_video, &options.background_video, &options.mask})
+    *video = (folder / "frames").string();
+  std::vector<std::string> stretched;
+  for (const std::string& note : read_inputs(options, animate).notes)
+    if (note.find("stretched") != std::string::npos) stretched.push_back(note);
+  EXPECT_THAT(stretched,
+              ElementsAre(HasSubstr("pose_video is 48 x 32, of another shape than the video (24 x 32), and is "
+                                    "stretched; give width and height of the same shape"),
+                          HasSubstr("background_video is 48 x 32,"), HasSubstr("mask is 48 x 32,")));
+}
+
 TEST_F(InputFiles, TooFewFramesAreRefused) {
   write_clip(folder / "frames", 4, 48, 32);
   GenerateOptions options = sized(32, 48);
@@ -212,9 +268,8 @@ TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
   EXPECT_EQ(sized_options.width, 240);
   EXPECT_TRUE(sized_options.notes_of_inputs.empty());
   options.width = 96;
-  EXPECT_THAT(
-      with_size_of_inputs(options, i2v).notes_of_inputs,
-      testing::ElementsAre("max_area=42240 and the shape of image make 240x176, instead of width=96 height=480"));
+  EXPECT_THAT(with_size_of_inputs(options, i2v).notes_of_inputs,
+              ElementsAre("max_area=42240 and the shape of image make 240x176, instead of width=96 height=480"));
 }
 
 }  // namespace
