@@ -30,7 +30,10 @@ void check_image_size(int64_t height, int64_t width, const std::filesystem::path
 Tensor read_image(const std::filesystem::path& path) {
   const std::string file = read_file(path, kMaxFileBytes);
   std::optional<StoredImage> stored;
-  if (file.starts_with(kPngSignature)) stored = decode_png(file, path);
+  if (file.starts_with(kPngSignature)) {
+    if (is_animated_png(path)) fail("{}: is an animation; save one picture of it", path.string());
+    stored = decode_png(file, path);
+  }
   if (file.starts_with(kJpegStart)) stored = decode_jpeg(file, path);
   if (file.starts_with(kRiff) && file.find(kWebp, 8) == 8) stored = decode_webp(file, path);
   if (!stored) fail("{}: is not a picture: PNG, JPEG and WebP can be read", path.string());

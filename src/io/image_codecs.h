@@ -21,6 +21,9 @@ StoredImage decode_png(std::string_view file, const std::filesystem::path& path)
 StoredImage decode_jpeg(std::string_view file, const std::filesystem::path& path);  // by libjpeg-turbo
 StoredImage decode_webp(std::string_view file, const std::filesystem::path& path);  // by libwebp; no animation
 
+// Whether a PNG file has several frames; false where it is no PNG, or cannot be read.
+bool is_animated_png(const std::filesystem::path& path);
+
 // Error unless both sides are at least 1 and the pixels no more than kMaxImagePixels.
 void check_image_size(int64_t height, int64_t width, const std::filesystem::path& path);
 

@@ -1,10 +1,13 @@
 #include <png.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <csetjmp>
 #include <cstring>
+#include <fstream>
 #include <iterator>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -150,6 +153,24 @@ class PngDecoder {
 
 StoredImage decode_png(std::string_view file, const std::filesystem::path& path) {
   return PngDecoder(file, path).decode();
+}
+
+// An animation has the number of its frames in a chunk before its first pixels, which readers of pictures skip.
+bool is_animated_png(const std::filesystem::path& path) {
+  constexpr std::string_view kSignature("\x89PNG\r\n\x1a\n", 8);
+  constexpr std::streamoff kChecksum = 4;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe would be waited for
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 8> bytes{};
+  const std::string_view text(bytes.data(), bytes.size()), kind = text.substr(4);
+  const auto number = [&] { return png_get_uint_32(reinterpret_cast<png_const_bytep>(bytes.data())); };
+  if (!file.read(bytes.data(), bytes.size()) || text != kSignature) return false;
+  while (file.read(bytes.data(), bytes.size()) && kind != "IDAT") {
+    if (kind == "acTL") return file.read(bytes.data(), bytes.size()) && number() > 1;
+    file.seekg(number() + kChecksum, std::ios::cur);
+  }
+  return false;
 }
 
 }  // namespace zoetrope::io

@@ -10,6 +10,7 @@
 #include "base/run_files.h"
 #include "io/animated_webp.h"
 #include "io/extension.h"
+#include "io/image_codecs.h"
 #include "io/video_plugin_host.h"
 
 namespace zoetrope::io {
@@ -131,7 +132,9 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames) {
   return clip;
 }
 
-bool is_picture(const std::filesystem::path& path) { return has_picture_name(path) && !is_animated_webp(path); }
+bool is_picture(const std::filesystem::path& path) {
+  return has_picture_name(path) && !is_animated_webp(path) && !is_animated_png(path);
+}
 
 ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
                               const SizeRule& size) {
@@ -151,7 +154,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     for (int64_t i = 0; i < frames; ++i) clip.add(animation.next(), path);
     return clip.finish(animation.count(), animation.fps());
   }
-  if (has_picture_name(path)) {
+  if (is_picture(path)) {
     clip.require(1);
     clip.add(read_image(path), path);
     return clip.finish(1);

@@ -1,5 +1,5 @@
-// Reads videos: of any format of the FFmpeg libraries that is one local file; as control clips also an animated WebP or
-// a folder of pictures. Single pictures are in image.h.
+// Reads videos: of any format of the FFmpeg libraries that is one local file, an animated PNG too; as control clips
+// also an animated WebP or a folder of pictures. Single pictures are in image.h.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Clip {
 // not a multiple of 90° is an Error.
 Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 
-// Whether a file is one picture: it has a picture's name and is no animated WebP.
+// Whether a file is one picture: it has a picture's name and is no animation.
 bool is_picture(const std::filesystem::path& path);
 
 // The size to which a frame of this size is resized (Lanczos) as it is read; the same size: not at all.

@@ -148,7 +148,7 @@ struct Coding {
 
 void fill(AVFrame& frame, int64_t index, const std::vector<int>& levels) {
   const AVPixFmtDescriptor* format = av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame.format));
-  for (int plane = 0; plane < format->nb_components; ++plane) {
+  for (int plane = 0; plane < av_pix_fmt_count_planes(static_cast<AVPixelFormat>(frame.format)); ++plane) {
     const int64_t rows = plane == 0 ? frame.height : frame.height >> format->log2_chroma_h;
     const bool wide = format->comp[plane].depth > 8;
     for (int64_t i = 0; i < rows * frame.linesize[plane] / (wide ? 2 : 1); ++i) {
@@ -234,6 +234,21 @@ TEST(VideoReader, GreyOfMoreThanEightBitsHasTheFullRange) {
       EXPECT_NEAR(*read_clip(folder / "x.mkv").frames.data<uint8_t>(), level, 1) << bits << " bits";
     }
   }
+}
+
+// Named as a picture, which other programs see in it.
+TEST(VideoReader, AnAnimatedPngIsAVideo) {
+  const TestFolder folder;
+  const Coding coding{.container = "apng", .codec = "apng", .pixels = AV_PIX_FMT_RGB24};
+  encode_clip(folder / "x.png", coding, 3);
+  EXPECT_FALSE(is_picture(folder / "x.png"));
+  const ControlClip clip = read_control_clip(folder / "x.png", 3, "mask=");
+  EXPECT_EQ(clip.available, 3);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(*clip.frames.view().select(0, i).data<uint8_t>(), 30 + 8 * i) << i;
+  EXPECT_THAT(error_of([&] { read_image(folder / "x.png"); }), HasSubstr("x.png: is an animation; save one picture"));
+  encode_clip(folder / "one.png", coding, 1);
+  EXPECT_TRUE(is_picture(folder / "one.png"));
+  EXPECT_EQ(*read_image(folder / "one.png").data<uint8_t>(), 30);
 }
 
 // A stream may say it itself, in a message before a frame, where its container has no place for it.
