@@ -64,9 +64,9 @@ class ClipBuilder {
       : path_(path), frames_(frames), what_(what), rule_(rule) {}
 
   void require(int64_t available) const {
-    if (available < frames_) {
-      fail("{}{}: has {} frames, but {} are needed", what_, path_.string(), available, frames_);
-    }
+    if (available >= frames_) return;
+    throw TooFewFrames(fmt::format("{}{}: has {} frames, but {} are needed", what_, path_.string(), available, frames_),
+                       available);
   }
 
   void add(const Tensor& image, const std::filesystem::path& file) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "zoetrope/error.h"
 #include "zoetrope/tensor.h"
 
 #include "io/image.h"
@@ -42,7 +43,13 @@ struct ControlClip {
   double fps = 0;         // 0 where nothing says it: pictures
 };
 
-// The first `frames` of it, upright. Fewer than that, or frames of several sizes, is an Error with both numbers.
+struct TooFewFrames : Error {
+  TooFewFrames(const std::string& message, int64_t frames) : Error(message), available(frames) {}
+  int64_t available;
+};
+
+// The first `frames` of it, upright. Fewer than that (TooFewFrames), or frames of several sizes, is an Error with both
+// numbers.
 ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
                               const SizeRule& size = {});
 

@@ -156,7 +156,7 @@ class Reader {
   }
 
   void read_control() {
-    io::ControlClip clip = read_clip("control_video", o_.control_video);
+    io::ControlClip clip = read_control_video();
     const int64_t unit = model_.vae_config.spatial_factor() * model_.experts[0].config.patch_size[1];
     if (!(control_size(clip.own, frame_, unit) == frame_)) {
       inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video {}",
@@ -181,6 +181,15 @@ class Reader {
     }
     note_shape("mask", mask.own, "control_video", clip.own, kCrop);
     inputs_.mask = std::move(mask.frames);
+  }
+
+  io::ControlClip read_control_video() {
+    try {
+      return read_clip("control_video", o_.control_video);
+    } catch (const io::TooFewFrames& error) {
+      if (error.available == 0) throw;
+      fail("{}; num_frames={} is the most that fits", error.what(), (error.available - 1) / 4 * 4 + 1);
+    }
   }
 
   io::ControlClip read_clip(const char* key, const std::string& path) {

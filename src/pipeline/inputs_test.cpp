@@ -190,10 +190,18 @@ TEST_F(InputFiles, StretchedVideosOfAnimateAreSaid) {
 }
 
 TEST_F(InputFiles, TooFewFramesAreRefused) {
-  write_clip(folder / "frames", 4, 48, 32);
+  write_clip(folder / "frames", 7, 48, 32);
   GenerateOptions options = sized(32, 48);
   options.control_video = (folder / "frames").string();
-  EXPECT_THAT(refusal(options), AllOf(HasSubstr("control_video="), HasSubstr("4"), HasSubstr("5")));
+  options.num_frames = 9;
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("control_video="),
+                                      HasSubstr("has 7 frames, but 9 are needed; num_frames=5 is the most that fits")));
+  options.num_frames = 5;
+  EXPECT_EQ(refusal(options), "no error");
+  // A mask has as many frames as its video.
+  write_clip(folder / "mask", 3, 48, 32);
+  options.mask = (folder / "mask").string();
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("mask="), testing::EndsWith("has 3 frames, but 5 are needed")));
 }
 
 TEST_F(InputFiles, AMaskOfAnotherLengthIsRefused) {
