@@ -466,6 +466,7 @@ TEST(ControlClip, FolderInTheOrderOfItsNumbers) {
     std::filesystem::rename(folder / "one.png", clip / names[i]);
   }
   folder.write("clip/notes.txt", "not a frame");
+  folder.write("clip/._frame1.png", "what macOS stores of a file elsewhere");
   const ControlClip read = read_control_clip(clip, 4, "video=");
   EXPECT_EQ(read.available, 5);
   EXPECT_EQ(read.own, (ImageSize{24, 32}));

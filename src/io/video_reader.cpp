@@ -49,7 +49,8 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
   const std::filesystem::directory_iterator entries(folder, error);
   if (error) fail("{}{}: this folder cannot be read: {}", what, folder.string(), error.message());
   for (const auto& entry : entries) {
-    if (entry.is_regular_file(error) && has_picture_name(entry.path())) pictures.push_back(entry.path());
+    const bool hidden = entry.path().filename().string().starts_with('.');  // ._0000.png is macOS's, and no picture
+    if (!hidden && entry.is_regular_file(error) && has_picture_name(entry.path())) pictures.push_back(entry.path());
   }
   if (pictures.empty()) fail("{}{}: this folder holds no .png, .jpg, .jpeg or .webp file", what, folder.string());
   std::sort(pictures.begin(), pictures.end(),

@@ -34,7 +34,7 @@ using SizeRule = std::function<ImageSize(ImageSize own)>;
 
 // The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, an animated WebP, a
 // picture, or a folder whose pictures (PNG, JPEG, WebP) are its frames in the order of their names, "frame2" before
-// "frame10".
+// "frame10". Names that begin with a dot are skipped.
 struct ControlClip {
   Tensor frames;          // [F, H, W, 3] U8, RGB
   int64_t available = 0;  // frames the file or folder has: F or more
