@@ -167,6 +167,7 @@ Tensor VideoDecoder::next() {
   const int more = plugin_for(path_).next_frame(reader_.get(), &frame, &error);
   if (more < 0) fail("{}: {}", path_.string(), error.text);
   if (more == 0) return {};
+  hdr_ = frame.hdr != 0;
   Tensor image = Tensor::uninitialized(DType::kU8, {frame.height, frame.width, 3});
   const size_t row = static_cast<size_t>(frame.width) * 3;
   for (int y = 0; y < frame.height; ++y) {

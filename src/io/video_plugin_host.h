@@ -53,13 +53,15 @@ class VideoDecoder {
 
   double fps() const;  // 0 where the file does not say
   std::map<std::string, std::string> metadata() const;
-  Tensor next();  // [H, W, 3] U8, upright; empty at the end
+  Tensor next();                     // [H, W, 3] U8, upright; empty at the end
+  bool hdr() const { return hdr_; }  // the last of them
   // Of the frames that next() has not returned; `damage`: why there are no more, empty at the file's end.
   int64_t count_rest(std::string& damage);
 
  private:
   std::filesystem::path path_;
   std::unique_ptr<void, void (*)(void*)> reader_;
+  bool hdr_ = false;
 };
 
 }  // namespace zoetrope::io

@@ -169,6 +169,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
   }
   clip.require(count);
   ControlClip read = clip.finish(count, decoder.fps());
+  read.hdr = decoder.hdr();
   read.available += decoder.count_rest(read.damage);
   return read;
 }

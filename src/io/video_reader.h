@@ -41,6 +41,7 @@ struct ControlClip {
   std::string damage;     // of a video file behind those, as in "it cannot be decoded: …"; empty: it has no more
   ImageSize own;          // their size before the rule
   double fps = 0;         // 0 where nothing says it: pictures
+  bool hdr = false;       // values of PQ or HLG, as a video file stores them
 };
 
 struct TooFewFrames : Error {

@@ -142,6 +142,7 @@ struct Coding {
   const char *container, *codec;  // as FFmpeg names them
   AVPixelFormat pixels = AV_PIX_FMT_YUV420P;
   AVColorSpace matrix = AVCOL_SPC_UNSPECIFIED;
+  AVColorTransferCharacteristic transfer = AVCOL_TRC_UNSPECIFIED;
   std::vector<int> levels{};                                 // of each plane; empty: they vary
   std::function<FFmpegPtr<AVPacket>(int64_t frame)> more{};  // follows each packet and may give another
 };
@@ -170,6 +171,7 @@ void encode_clip(const std::filesystem::path& path, const Coding& coding, int64_
   encoder->height = 32;
   encoder->pix_fmt = coding.pixels;
   encoder->colorspace = coding.matrix;
+  encoder->color_trc = coding.transfer;
   encoder->framerate = {16, 1};
   encoder->time_base = {1, 16};
   if ((muxer->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -233,6 +235,15 @@ TEST(VideoReader, GreyOfMoreThanEightBitsHasTheFullRange) {
                   {.container = "matroska", .codec = "ffv1", .pixels = pixels, .levels = {level << (bits - 8)}}, 1);
       EXPECT_NEAR(*read_clip(folder / "x.mkv").frames.data<uint8_t>(), level, 1) << bits << " bits";
     }
+  }
+}
+
+TEST(VideoReader, SaysWhatIsHdr) {
+  const TestFolder folder;
+  for (const auto& [transfer, hdr] : {std::pair{AVCOL_TRC_UNSPECIFIED, false}, std::pair{AVCOL_TRC_BT709, false},
+                                      std::pair{AVCOL_TRC_SMPTE2084, true}, std::pair{AVCOL_TRC_ARIB_STD_B67, true}}) {
+    encode_clip(folder / "x.h264", {.container = "h264", .codec = "libx264", .transfer = transfer}, 2);
+    EXPECT_EQ(read_control_clip(folder / "x.h264", 1, "video=").hdr, hdr) << transfer;
   }
 }
 

@@ -141,7 +141,14 @@ class Reader {
     } else if (available > o_.num_frames) {
       note("the rest is left out");
     }
+    note_hdr(key, clip);
     return clip;
+  }
+
+  void note_hdr(const char* key, const io::ControlClip& clip) {
+    if (!clip.hdr) return;
+    inputs_.notes.push_back(
+        fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
   }
 
   // The video has a frame for each of the clip's, at its own rate.
@@ -199,6 +206,7 @@ class Reader {
       inputs_.notes.push_back(
           fmt::format("{} has {}, of which the first {} are used (num_frames)", key, frames_of(clip), o_.num_frames));
     }
+    note_hdr(key, clip);
     return clip;
   }
 

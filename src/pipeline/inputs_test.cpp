@@ -265,6 +265,20 @@ TEST_F(InputFiles, BehindDamageTwoLengthsMayDiffer) {
   EXPECT_EQ(refusal(options), "no error");
 }
 
+TEST_F(InputFiles, HdrIsSaid) {
+  write_clip(folder / "x.webm", 5, 64, 32);
+  GenerateOptions options = sized(32, 64);
+  options.control_video = (folder / "x.webm").string();
+  EXPECT_THAT(read_inputs(options, vace).notes, IsEmpty());
+  std::string bytes = file_bytes(folder / "x.webm");
+  const size_t transfer = bytes.find("\x55\xba\x81\x01");  // of one byte: BT.709
+  ASSERT_NE(transfer, std::string::npos);
+  bytes[transfer + 3] = 16;  // PQ
+  folder.write("x.webm", bytes);
+  EXPECT_THAT(read_inputs(options, vace).notes,
+              ElementsAre("control_video is HDR and its values are taken as they are; convert it to SDR first"));
+}
+
 TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
   const ModelFolder i2v = ModelFolder::open(recorded_model("wan21_i2v"));
   GenerateOptions options;

@@ -88,6 +88,7 @@ bool Reader::next_frame(VideoPluginFrame& frame) {
   if (!decode()) return false;
   convert();
   get_matrix(frame);
+  frame.hdr = frame_->color_trc == AVCOL_TRC_SMPTE2084 || frame_->color_trc == AVCOL_TRC_ARIB_STD_B67 ? 1 : 0;
   frame.rgb = rgb_->data[0];
   frame.stride = rgb_->linesize[0];
   frame.width = rgb_->width;

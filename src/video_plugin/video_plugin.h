@@ -10,7 +10,7 @@
 
 extern "C" {
 
-constexpr int kVideoPluginVersion = 2;
+constexpr int kVideoPluginVersion = 3;
 
 struct VideoPluginError {
   char text[1000];
@@ -43,6 +43,7 @@ struct VideoPluginFrame {
   int32_t width, height;
   int32_t turned;     // 1 where the display matrix [9] is set
   int32_t matrix[9];  // as FFmpeg has it
+  int32_t hdr;        // 1 where the values are those of PQ or HLG (ITU-R BT.2100)
 };
 
 // A function that returns a pointer or an int has failed with null or a negative number, and set the error.
