@@ -27,7 +27,9 @@ void check_image_size(int64_t height, int64_t width, const std::filesystem::path
   }
 }
 
-Tensor read_image(const std::filesystem::path& path) {
+Tensor read_image(const std::filesystem::path& path) { return read_picture(path).pixels; }
+
+Picture read_picture(const std::filesystem::path& path) {
   const std::string file = read_file(path, kMaxFileBytes);
   std::optional<StoredImage> stored;
   if (file.starts_with(kPngSignature)) {
@@ -37,7 +39,7 @@ Tensor read_image(const std::filesystem::path& path) {
   if (file.starts_with(kJpegStart)) stored = decode_jpeg(file, path);
   if (file.starts_with(kRiff) && file.find(kWebp, 8) == 8) stored = decode_webp(file, path);
   if (!stored) fail("{}: is not a picture: PNG, JPEG and WebP can be read", path.string());
-  return upright(std::move(stored->pixels), exif_orientation(stored->exif));
+  return {upright(std::move(stored->pixels), exif_orientation(stored->exif)), stored->transparent};
 }
 
 }  // namespace zoetrope::io

@@ -25,6 +25,12 @@ inline constexpr int64_t kMaxImagePixels = 100'000'000;
 // missing), of CMYK, or too large is an Error naming it.
 Tensor read_image(const std::filesystem::path& path);
 
+struct Picture {
+  Tensor pixels;             // as of read_image()
+  bool transparent = false;  // where alpha would be less than opaque
+};
+Picture read_picture(const std::filesystem::path& path);
+
 enum class ResizeFilter : uint8_t { kBicubic, kLanczos };
 
 // image [H, W, 3] U8, rows at any stride → [size, 3] U8: convolution with the filter, widened by the scale where the

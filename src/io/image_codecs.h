@@ -13,6 +13,7 @@ namespace zoetrope::io {
 struct StoredImage {
   Tensor pixels;     // [H, W, 3] U8, as stored
   std::string exif;  // a TIFF structure, perhaps behind JPEG's "Exif\0\0", or empty
+  bool transparent = false;
 };
 
 // `file` is a whole file, with the signature of its kind. Error if it is broken: missing data is never invented. `path`

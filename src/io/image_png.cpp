@@ -62,7 +62,7 @@ class PngDecoder {
     std::vector<png_bytep> rows(height);
     for (size_t y = 0; y < height; ++y) rows[y] = pixels.data() + y * row_bytes;
     check(read_rows(rows.data()));
-    return {to_rgb(pixels, row_bytes), exif()};
+    return {to_rgb(pixels, row_bytes), exif(), is_transparent(pixels)};
   }
 
  private:
@@ -128,6 +128,14 @@ class PngDecoder {
       }
     }
     return image;
+  }
+
+  bool is_transparent(const std::vector<uint8_t>& pixels) const {
+    if ((png_get_color_type(png_, info_) & PNG_COLOR_MASK_ALPHA) == 0) return false;
+    const size_t bytes = png_get_bit_depth(png_, info_) / 8, pixel = png_get_channels(png_, info_) * bytes;
+    for (size_t i = pixel - bytes; i < pixels.size(); i += pixel)
+      if (pixels[i] != 255) return true;
+    return false;
   }
 
   std::string exif() {

@@ -40,6 +40,7 @@ StoredImage decode_webp(std::string_view file, const std::filesystem::path& path
     fail("{}: is a broken WebP: its pixels are incomplete or damaged", path.string());
   }
   image.exif = exif_of(demuxer.get());
+  image.transparent = features.has_alpha != 0;  // encoders leave out an alpha that is opaque
   return image;
 }
 

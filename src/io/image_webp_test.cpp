@@ -72,6 +72,7 @@ TEST_F(ReadWebp, PixelsAreThoseThatWereWritten) {
   const Tensor got = read(lossless(image));
   ASSERT_EQ(got.shape(), image.shape());
   EXPECT_EQ(std::memcmp(got.data<uint8_t>(), image.data<uint8_t>(), image.view().bytes()), 0);
+  EXPECT_FALSE(read_picture(file_).transparent);
 }
 
 TEST_F(ReadWebp, AlphaIsDropped) {
@@ -80,6 +81,7 @@ TEST_F(ReadWebp, AlphaIsDropped) {
   const size_t size = WebPEncodeLosslessRGBA(image.data<uint8_t>(), kWidth, kHeight, 4 * kWidth, &data);
   const Tensor got = read(taken(data, size));
   ASSERT_EQ(got.shape(), (Shape{kHeight, kWidth, 3}));
+  EXPECT_TRUE(read_picture(file_).transparent);
   for (int64_t i = 0; i < kHeight * kWidth; ++i) {
     if (image.data<uint8_t>()[4 * i + 3] == 0) continue;  // the encoder changes what nobody sees
     for (int64_t c = 0; c < 3; ++c) EXPECT_EQ(got.data<uint8_t>()[3 * i + c], image.data<uint8_t>()[4 * i + c]);

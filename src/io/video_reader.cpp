@@ -86,6 +86,11 @@ class ClipBuilder {
     std::memcpy(to.raw(), resized ? resized.view().raw() : image.view().raw(), to.bytes());
   }
 
+  void add(const Picture& picture, const std::filesystem::path& file) {
+    clip_.transparent = clip_.transparent || picture.transparent;
+    add(picture.pixels, file);
+  }
+
   ControlClip finish(int64_t available, double fps = 0) {
     clip_.available = available;
     clip_.fps = fps;
@@ -146,7 +151,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     note_input_folder(path);
     const std::vector<std::filesystem::path> pictures = pictures_of(path, what);
     clip.require(static_cast<int64_t>(pictures.size()));
-    for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);
+    for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_picture(pictures[i]), pictures[i]);
     return clip.finish(static_cast<int64_t>(pictures.size()));
   }
   if (is_animated_webp(path)) {
@@ -157,7 +162,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
   }
   if (is_picture(path)) {
     clip.require(1);
-    clip.add(read_image(path), path);
+    clip.add(read_picture(path), path);
     return clip.finish(1);
   }
   VideoDecoder decoder(path);

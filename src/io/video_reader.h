@@ -36,12 +36,13 @@ using SizeRule = std::function<ImageSize(ImageSize own)>;
 // picture, or a folder whose pictures (PNG, JPEG, WebP) are its frames in the order of their names, "frame2" before
 // "frame10". Names that begin with a dot are skipped.
 struct ControlClip {
-  Tensor frames;          // [F, H, W, 3] U8, RGB
-  int64_t available = 0;  // frames the file or folder has: F or more
-  std::string damage;     // of a video file behind those, as in "it cannot be decoded: …"; empty: it has no more
-  ImageSize own;          // their size before the rule
-  double fps = 0;         // 0 where nothing says it: pictures
-  bool hdr = false;       // values of PQ or HLG, as a video file stores them
+  Tensor frames;             // [F, H, W, 3] U8, RGB
+  int64_t available = 0;     // frames the file or folder has: F or more
+  std::string damage;        // of a video file behind those, as in "it cannot be decoded: …"; empty: it has no more
+  ImageSize own;             // their size before the rule
+  double fps = 0;            // 0 where nothing says it: pictures
+  bool hdr = false;          // values of PQ or HLG, as a video file stores them
+  bool transparent = false;  // a picture has an alpha that is dropped
 };
 
 struct TooFewFrames : Error {

@@ -77,12 +77,14 @@ class Reader {
           DType::kF32, {static_cast<int64_t>(files.size()), tower.num_channels, tower.image_size, tower.image_size});
     }
     for (size_t i = 0; i < files.size(); ++i) {
-      const Tensor picture = io::read_image(files[i]);
+      const auto& [picture, transparent] = io::read_picture(files[i]);
+      const char* key = i == 0 ? "image" : "last_image";
+      note_alpha(key, transparent);
       const bool whole = model_.kind.animation.taken;
       if (!whole && i == 0 && !o_.max_area) {
-        note_shape("image", size_of(picture), fmt::format("max_area={} keeps its shape", o_.height * o_.width));
+        note_shape(key, size_of(picture), fmt::format("max_area={} keeps its shape", o_.height * o_.width));
       } else if (!whole) {
-        note_shape(i == 0 ? "image" : "last_image", size_of(picture), kCrop);
+        note_shape(key, size_of(picture), kCrop);
       }
       inputs_.ends.push_back(whole ? on_black(picture, frame_)
                                    : io::resize(picture, frame_, io::ResizeFilter::kLanczos));
@@ -142,6 +144,7 @@ class Reader {
       note("the rest is left out");
     }
     note_hdr(key, clip);
+    note_alpha(key, clip.transparent);
     return clip;
   }
 
@@ -149,6 +152,13 @@ class Reader {
     if (!clip.hdr) return;
     inputs_.notes.push_back(
         fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
+  }
+
+  void note_alpha(const char* key, bool transparent) {
+    if (!transparent) return;
+    const bool mask = std::string_view(key) == "mask";
+    inputs_.notes.push_back(fmt::format("{} has transparent parts, but its alpha is not used{}", key,
+                                        mask ? "; white is regenerated" : ""));
   }
 
   // The video has a frame for each of the clip's, at its own rate.
@@ -173,7 +183,8 @@ class Reader {
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
     if (io::is_picture(o_.mask)) {
-      const Tensor still = io::read_image(o_.mask);
+      const auto& [still, transparent] = io::read_picture(o_.mask);
+      note_alpha("mask", transparent);
       note_shape("mask", size_of(still), "control_video", clip.own, kCrop);
       inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
       const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
@@ -207,11 +218,13 @@ class Reader {
           fmt::format("{} has {}, of which the first {} are used (num_frames)", key, frames_of(clip), o_.num_frames));
     }
     note_hdr(key, clip);
+    note_alpha(key, clip.transparent);
     return clip;
   }
 
-  Tensor read_reference(const fs::path& path) const {
-    Tensor picture = io::read_image(path);
+  Tensor read_reference(const fs::path& path) {
+    const auto& [picture, transparent] = io::read_picture(path);
+    note_alpha("reference_images", transparent);
     const ImageSize own = size_of(picture);
     if (own.height < kReferenceUnit || own.width < kReferenceUnit) {
       fail("reference_images: {} is {}, but must have at least {} pixels each way", path.string(), text(own),

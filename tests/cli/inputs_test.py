@@ -63,13 +63,13 @@ def frames_folder(cwd, prefix, count=5):
     return folder
 
 
-def png(path, width, height, data=None):
-    """A grey picture; `data` in place of the compressed rows."""
+def png(path, width, height, data=None, alpha=False):
+    """A grey picture; `data` in place of the compressed rows. `alpha`: half transparent."""
     def chunk(name, body):
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-    rows = (b"\0" + b"\x80" * width) * min(height, 1 << 12)
+    rows = (b"\0" + b"\x80" * width * (2 if alpha else 1)) * min(height, 1 << 12)
     body = zlib.compress(rows) if data is None else data
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, 8, 4 if alpha else 0, 0, 0, 0)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b""))
     return path
 
@@ -190,6 +190,19 @@ def what_is_not_used_of_a_video_is_said(cwd):
     _, result = tensors_of(cwd, "wan21_vace", "height=32", "width=32", f"control_video={video}")
     assert "7 frames, of which the first 5 are used" in result.stderr, result.stderr
     assert "48 x 32 and is resized to 32 x 32" in result.stderr, result.stderr
+
+
+@test
+def an_alpha_that_is_not_used_is_said(cwd):
+    mask = png(pathlib.Path(cwd) / "mask.png", 48, 32, alpha=True)
+    frames = frames_folder(cwd, "mask")
+    shutil.copy(mask, frames / "03.png")
+    for given_mask in (mask, frames):
+        words = [f"control_video={frames_folder(cwd, 'video')}", f"mask={given_mask}", f"reference_images={mask}"]
+        _, result = tensors_of(cwd, "wan21_vace", "height=32", "width=48", *words)
+        for note in ("mask has transparent parts, but its alpha is not used; white is regenerated",
+                     "reference_images has transparent parts, but its alpha is not used\n"):
+            assert note in result.stderr, result.stderr
 
 
 @test
