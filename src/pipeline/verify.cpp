@@ -135,13 +135,14 @@ void require_same_tensors(const ModelFolder& model, const ModelFolder& reference
 
 std::string weights_hash(const ModelFolder& model) {
   uint64_t hash = fnv1a64("");
+  const auto add = [&](const io::TensorFile& file) {
+    const uint64_t one = file.hash(io::TensorFile::Sample::kAll);
+    hash = fnv1a64({reinterpret_cast<const char*>(&one), sizeof one}, hash);
+  };
   for (const Expert& expert : model.experts) {
-    const io::Checkpoint* files = expert.weights.checkpoint();
-    if (files == nullptr) return "random";
-    for (const auto& file : files->files()) {
-      const uint64_t one = file->hash(io::TensorFile::Sample::kAll);
-      hash = fnv1a64({reinterpret_cast<const char*>(&one), sizeof one}, hash);
-    }
+    if (const io::Checkpoint* files = expert.weights.checkpoint())  // else random: by the settings
+      for (const auto& file : files->files()) add(*file);
+    for (const lora::Lora& lora : expert.loras) add(*io::TensorFile::open(lora.file));
   }
   return fmt::format("{:016x}", hash);
 }

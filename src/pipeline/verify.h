@@ -51,7 +51,7 @@ struct VerifyReport {
   int ranks = 1, layers = 0;
   std::string dtype;
   RunIdentity run;
-  std::string weights;  // a hash of every byte of the transformers' files
+  std::string weights;  // a hash of every byte of the transformers' files and their LoRA files
   std::string instruction_set;
   std::string reference;  // the weights of the float64 model, where they are not the run's
   struct Check {

@@ -8,11 +8,12 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, SMALL, Skip, files_in, refused, run, run_script  # noqa: E402
+from harness import MPI_ENV, SMALL, Skip, files_in, refused, run, run_script, write_tensors  # noqa: E402
 
 TESTS = {}
 SOUND = "Every value is inside its bound"
@@ -112,6 +113,25 @@ def certificates_of_other_runs_are_refused(cwd):
                        (json.dumps({k: v for k, v in read.items() if k != "latents"}), "latents")):
         (pathlib.Path(cwd) / "changed.json").write_text(text)
         refused(cwd, recheck(cwd, file="changed.json"), said, left=left)
+
+
+@test
+def a_certificate_is_of_every_byte_of_a_lora(cwd):
+    file = pathlib.Path(cwd) / "l.safetensors"
+
+    def write(first):  # 12 KiB: more than what a fingerprint reads of a tensor
+        values = [first] + [0.001] * (64 * 48 - 1)
+        write_tensors(file, {"diffusion_model.blocks.0.ffn.0.diff": ("F32", [64, 48], struct.pack("<3072f", *values))})
+
+    for random in ([], ["weights=random"]):
+        write(0.001)
+        result = verify(cwd, "certificate=c.json", f"lora={file}", *random)
+        assert result.returncode == 0 and "Wrote c.json" in result.stdout, result.stderr
+        result = recheck(cwd, f"lora={file}", *random)
+        assert result.returncode == 0 and "have the same bits as in c.json" in result.stdout, result.stderr
+        write(0.002)
+        refused(cwd, recheck(cwd, f"lora={file}", *random), "c.json: is of other weights", left=["c.json", file.name])
+        (pathlib.Path(cwd) / "c.json").unlink()
 
 
 @test
