@@ -6,9 +6,12 @@
 
 #include <cstdlib>
 
+#include "zoetrope/model.h"
+
 #include "base/test_folder.h"
 #include "kernels/cpu_features.h"
 #include "machine/test_figures.h"
+#include "pipeline/test_model.h"
 #include "planner/calibrated.h"
 #include "trace/resident.h"
 
@@ -230,6 +233,31 @@ TEST_F(ProfileChoiceTest, FiguresOfAnotherMachineAreNotUsed) {
   machine::remember(machine::figures_path(other), other, {machine::test_figures(1), "2026-01-02", 1});
   machine::remember(machine::figures_path(machine::this_machine()), other, {machine::test_figures(1), "2026-01-02", 1});
   EXPECT_EQ(choose_profile("", job(1)).origin, "profile 'cpu'");
+}
+
+// With figures of a machine that is far too slow. What this cache saves is not known before the run.
+TEST_F(ProfileChoiceTest, AStepCacheMakesNoMachineFaster) {
+  const machine::MachineKey here = machine::this_machine();
+  machine::Figures slow = machine::test_figures(1);
+  slow.layer_overhead = 1;
+  Model model = Model::open(recorded_model("wan21_t2v"));
+  Request request;
+  request.prompt = "a red cat";
+  request.height = request.width = 32;
+  request.num_frames = 5;
+  request.num_inference_steps = 10;
+  request.cache = sampling::StepCacheKind::kSen;
+  const auto doubted_by_run = [&] {
+    machine::remember(machine::figures_path(here), here, {slow, "2026-01-02", 1});
+    const Video video = model.generate(request);
+    EXPECT_EQ(video.step_cache->reused > 0, request.cache_threshold > 0);
+    const auto remembered = machine::recall(machine::figures_path(here), here);
+    return remembered && remembered->figures.core_share == 0;
+  };
+  request.cache_threshold = 0;
+  EXPECT_TRUE(doubted_by_run());
+  request.cache_threshold = 1000;
+  EXPECT_FALSE(doubted_by_run());
 }
 
 // Profiles are of another day or another machine: what a plan may hold is what this one could give now, as for a run.
