@@ -74,6 +74,7 @@ PlannedRun::PlannedRun(std::pair<GenerateOptions, ModelFolder> given)
       plan(plan_run(options, model)),
       memory{options, model_configs(model)} {
   memory.configs.mapped = options.weights != WeightSource::kRandom;
+  memory.share_of_first = plan.step_count.share_of_first();
   if (memory.configs.mapped) missing_files = use_stored_weights(options, model.folder, memory.configs);
   check_weight_memory(memory);
   if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);

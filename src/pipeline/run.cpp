@@ -258,6 +258,7 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
   question.known_prompts = open_.prompts.bytes();
   question.grid_frames = open_.grid_frames;
   question.of_others = of_others_;
+  question.share_of_first = plan_.step_count.share_of_first();
   return question;
 }
 

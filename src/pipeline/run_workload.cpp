@@ -191,6 +191,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);
+  size.share_of_first = question.share_of_first;
   if (question.resident) size.program_bytes = *question.resident + std::max(kGrowth, question.of_others);
   return size;
 }

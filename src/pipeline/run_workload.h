@@ -33,6 +33,7 @@ struct MemoryQuestion {
   int64_t known_prompts = 0;  // bytes of the last run's embeddings, which keep_weights leaves in the process
   int64_t grid_frames = 0;    // bytes of frames that the process keeps for a grid
   int64_t of_others = 0;      // bytes allocated since `resident`, and not by the model: a caller's videos
+  double share_of_first = 1;  // of the steps, those of the first of two experts
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);

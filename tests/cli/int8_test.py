@@ -503,6 +503,18 @@ def ranks_that_chose_otherwise_are_refused(cwd):
 
 
 @test
+def experts_are_priced_by_their_own_blocks(cwd):
+    def seconds(layers):
+        result = run([harness.PROGRAM, "plan", "wan2.2_t2v_a14b", "ranks=1", "hardware=cpu", "json=p.json", "dtype=int8",
+                      f"int8_layers={layers}", "what_if.bf16.int8_gain=2"], cwd)
+        assert result.returncode == 0, result.stderr
+        return json.loads((pathlib.Path(cwd) / "p.json").read_text())["plans"][0]["candidates"][0]["seconds_per_step"]
+
+    one, every = seconds("0"), seconds("all")
+    assert every < seconds("0/all") < one and every < seconds("all/0") < one
+
+
+@test
 def bad_words_are_refused(cwd):
     for layers, *words in (("2", "'2'", "blocks 0 to 1"), ("1-", "'1-'"), ("0,,1", "''"), ("-1", "'-1'"), ("1-0", "'1-0'"),
                            ("most", "'most'"), ("", "''"), ("inner", "none of them", "set all")):

@@ -34,6 +34,7 @@ struct StepCount {
   int64_t steps = 0;
   int64_t first_expert = 0;  // of them, steps of the high-noise expert; all of them where there is one expert
   bool two_experts() const { return first_expert < steps; }
+  double share_of_first() const { return static_cast<double>(first_expert) / static_cast<double>(steps); }
 };
 
 struct StepDecision {

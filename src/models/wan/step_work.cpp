@@ -59,10 +59,11 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
 bool streams(const RunSize& size) { return size.weight_memory > 0 || size.as_stored; }
 bool repacks(const RunSize& size) { return streams(size) && !size.weight_cache; }
 
+using Part = planner::Work::LayerWeights::Part;
+
 // What a forward meets of packed weights, in layers that are all alike, of a part of each of `tensor` parts.
-planner::Work::LayerWeights::Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs,
-                                                const RunSize& size, int tensor) {
-  planner::Work::LayerWeights::Part part;
+Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size, int tensor) {
+  Part part;
   const ForwardWeights forward =
       streamed_forward(config, size.transformer, repacks(size) ? packed_from_bytes(configs) : 0,
                        size.as_stored ? 0 : size.weight_memory, tensor);
@@ -85,15 +86,27 @@ planner::Work::LayerWeights::Part part_of_layer(const TransformerConfig& config,
   return part;
 }
 
-planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const ModelConfigs& configs,
-                                          const RunSize& size) {
+Part mean(const Part& first, const Part& second, double share_of_first) {
+  const auto bytes = [&](planner::Bytes Part::*of) {
+    const auto a = static_cast<double>((first.*of).count()), b = static_cast<double>((second.*of).count());
+    return planner::Bytes(std::llround(std::lerp(b, a, share_of_first)));
+  };
+  const auto a = static_cast<double>(first.fetched), b = static_cast<double>(second.fetched);
+  return {bytes(&Part::layer), std::llround(std::lerp(b, a, share_of_first)), bytes(&Part::read), bytes(&Part::packed)};
+}
+
+planner::Work::LayerWeights layer_weights(const ModelConfigs& configs, const RunSize& size) {
+  const TransformerConfig& config = configs.experts.front();
   planner::Work::LayerWeights weights;
   for (int64_t tensor = 1; tensor <= config.num_attention_heads; ++tensor) {
     if (config.num_attention_heads % tensor != 0) continue;
     const auto of = static_cast<int>(tensor);
     weights.parts[of] = part_of_layer(config, configs, size, of);
+    if (configs.experts.size() == 1) continue;
+    weights.parts[of] =
+        mean(weights.parts[of], part_of_layer(configs.experts[1], configs, size, of), size.share_of_first);
   }
-  const planner::Work::LayerWeights::Part& all = weights.parts[1];
+  const Part& all = weights.parts[1];
   weights.layer = all.layer;
   weights.fetched = all.fetched;
   weights.read = all.read;
@@ -113,7 +126,8 @@ double int8_share(const TransformerConfig& config, DType dtype, double tokens, d
 }  // namespace
 
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
-  // Both experts have the same sizes, and one works at a time.
+  // Both experts have the same sizes, and one works at a time: what is multiplied in int8, and so the size of weights,
+  // is the mean of their steps.
   const TransformerConfig& config = configs.experts.front();
   const planner::Workload memory = workload(configs, size, {});
   planner::Work work;
@@ -128,13 +142,16 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.text_rows = size.text_rows;
   const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows, image_rows(config, size));
   work.linear_flop = flop.linear;
-  work.int8_share = int8_share(config, size.transformer, static_cast<double>(work.tokens), flop.linear);
+  const auto share = [&](const TransformerConfig& expert) {
+    return int8_share(expert, size.transformer, static_cast<double>(work.tokens), flop.linear);
+  };
+  work.int8_share = std::lerp(share(configs.experts.back()), share(config), size.share_of_first);
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;
   work.hidden_flop = flop.feed_forward;
   work.hidden_units = config.ffn_dim / hidden_unit(config.ffn_dim);
   work.sum_rows = kMostChunkRows;
-  work.weights = layer_weights(config, configs, size);
+  work.weights = layer_weights(configs, size);
   work.samples_apart = size.branches_apart;
   work.videos = size.videos;
   work.branches = static_cast<int>(size.prompts / size.videos);

@@ -109,6 +109,30 @@ TEST(StepWork, KnowsWhatIsMultipliedInInt8) {
   EXPECT_NEAR(work(configs, size).int8_share, 1.0 / 45, 1e-12);
 }
 
+// Three of four steps are the first expert's.
+TEST(StepWork, ExpertsInInt8CountByTheirSteps) {
+  ModelConfigs configs = model_1_3b();
+  const TransformerConfig plain = configs.experts[0];
+  RunSize size = video(480, 832);
+  size.weight_memory = 1'000'000'000;
+  size.share_of_first = 0.75;
+  const auto weights = [&](const char* first, const char* second, int tensor) {
+    configs.experts = {plain.with_int8(first), plain.with_int8(second)};
+    return work(configs, size).weights.part(tensor);
+  };
+  for (const int tensor : {1, 2}) {
+    const auto all = weights("all", "all", tensor), one = weights("0", "0", tensor),
+               mixed = weights("all", "0", tensor);
+    EXPECT_LT(all.layer, one.layer);
+    for (const auto of : {&planner::Work::LayerWeights::Part::layer, &planner::Work::LayerWeights::Part::read})
+      EXPECT_NEAR(static_cast<double>((mixed.*of).count()),
+                  0.75 * static_cast<double>((all.*of).count()) + 0.25 * static_cast<double>((one.*of).count()), 1);
+    EXPECT_EQ(mixed.fetched,
+              std::llround(0.75 * static_cast<double>(all.fetched) + 0.25 * static_cast<double>(one.fetched)));
+  }
+  EXPECT_NEAR(work(configs, size).int8_share, 0.75 + 0.25 / 30, 1e-12);
+}
+
 TEST(StepWork, IsThatOfTheFiveBillionModel) {
   ModelConfigs five = model_14b();
   TransformerConfig& config = five.experts[0];
