@@ -93,8 +93,10 @@ std::string transformer_identity(const ModelFolder& model, size_t expert) {
   Lines lines(model.folder);
   add_expert(lines, model, expert);
   uint64_t hash = fnv1a64(fmt::to_string(of.config.block_count()));
-  if (const auto seed = of.weights.random_seed())
-    hash = fnv1a64(fmt::format("{} {}", expert_name(static_cast<int>(expert)), *seed), hash);
+  // Experts may have the same weights and still work at other timesteps.
+  const std::string name = expert_name(static_cast<int>(expert));
+  if (const auto seed = of.weights.random_seed()) hash = fnv1a64(fmt::format("{} {}", name, *seed), hash);
+  else if (model.experts.size() > 1) hash = fnv1a64(name, hash);
   for (const std::string_view line : split_terminated(lines.text(), '\n'))
     hash = fnv1a64(line.substr(line.rfind('=')), hash);
   for (const lora::Lora& lora : of.loras) hash = fnv1a64(fmt::format("{}", lora.strength), hash);

@@ -21,7 +21,7 @@ inline constexpr std::string_view kNoiseLine = "latents ";
 std::string noise_fingerprint(const GenerateOptions& options);
 
 // One number for the weights of a transformer, LoRA files and their strengths included, wherever its files are and
-// whatever they are called.
+// whatever they are called; of two experts also for which of them it is.
 std::string transformer_identity(const ModelFolder& model, size_t expert);
 
 }  // namespace zoetrope::pipeline

@@ -74,5 +74,15 @@ TEST(Fingerprint, OtherWeightsAreRefused) {
   EXPECT_THAT(disagreement(one, other), HasSubstr("model/transformer_2/diffusion_pytorch_model.safetensors="));
 }
 
+// They are measured at other timesteps.
+TEST(Fingerprint, ExpertsWithTheSameWeightsDiffer) {
+  const ModelCopy model("wan22_t2v");
+  std::filesystem::remove_all(model.path() / "transformer_2");
+  std::filesystem::copy(model.path() / "transformer", model.path() / "transformer_2",
+                        std::filesystem::copy_options::recursive);
+  const ModelFolder folder = ModelFolder::open(model.path());
+  EXPECT_NE(transformer_identity(folder, 0), transformer_identity(folder, 1));
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline
