@@ -16,7 +16,8 @@ enum class StepWork : uint8_t {
   kFull,             // runs the model
   kReuseResidual,    // embedding and head only: what all blocks together added at the last full step is added again
   kReuseVelocity,    // nothing: the last full step's velocity, guidance applied
-  kConditionalOnly,  // the conditional branch; the unconditional one is derived from it and the last full step
+  kConditionalOnly,  // the conditional branch; the unconditional one is that, plus the unconditional one of the last
+                     // full step less the conditional one of the step before
 };
 
 // What a cache needs to know of a step besides its number: how far something has moved.
@@ -39,7 +40,7 @@ struct StepCount {
 
 struct StepDecision {
   StepWork work = StepWork::kFull;
-  // kConditionalOnly: weights of the cached difference of the branches, of its low and of its high frequencies.
+  // kConditionalOnly: weights of what is added to the conditional branch, of its low and of its high frequencies.
   double low = 1;
   double high = 1;
 };
@@ -102,7 +103,8 @@ std::unique_ptr<StepCache> make_sen_cache(const StepCount& count, const SenCache
 
 // The guidance branch of Z. Lv et al., "FasterCache: Training-Free Video Diffusion Model Acceleration with High
 // Quality", 2024: the difference of the two branches changes slowly, its low frequencies early in a run and its high
-// ones late.
+// ones late. As in MaxDiffusion the conditional branch in it is that of the step before, also where that reused: only
+// the first step after a full one has both branches of one step (docs/spec/wan.md, section 10.3).
 struct CfgCacheSettings {
   int64_t interval = 5;  // of full steps; 1: all are full
   double boost = 0.2;    // what one of the two weights is above 1
