@@ -202,6 +202,9 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
                                 [](const Expert& expert) { return !expert.config.int8_blocks.empty(); });
   report.dtype = dtype_word(int8 ? DType::kI8 : run.plan().dtype);
   report.instruction_set = instruction_set();
+  // int8 counts, though its products have the same bits everywhere: inputs that differ by bf16's 2^−9 round to other
+  // steps where they cross one. With steps of √12·2^−7 that is an error of √(√12·2^−7·2^−9), or 2^−7: all of int8's
+  // rounding.
   constexpr double kStagesOfLayer = 3;
   report.step_bound = checks.largest_bound() * std::sqrt(kStagesOfLayer * report.layers);
   if (const std::optional<CheckedValue>& first = checks.first_outside())

@@ -116,6 +116,19 @@ def certificates_of_other_runs_are_refused(cwd):
 
 
 @test
+def latents_that_may_be_far_apart_say_nothing(cwd):
+    """Bounds of int8 attention reach half of what a model does at the first step, those of int8 at the fifth."""
+    for words, said in ((["attention_dtype=int8"], "Against changed.json"), (["num_inference_steps=6"], "values of steps 1 to 4 ")):
+        assert verify(cwd, "certificate=c.json", "dtype=int8", "int8_layers=all", *words).returncode == 0
+        *before, last = json.loads((pathlib.Path(cwd) / "c.json").read_text())["latents"]
+        certificate(cwd, latents=[*before, dict(last, hash="0" * 16)])  # not the same bits
+        result = recheck(cwd, file="changed.json")
+        assert result.returncode == 0 and said in result.stdout and " say nothing: " in result.stdout, \
+            result.stderr + result.stdout
+        (pathlib.Path(cwd) / "c.json").unlink()
+
+
+@test
 def a_certificate_is_of_every_byte_of_a_lora(cwd):
     file = pathlib.Path(cwd) / "l.safetensors"
 
