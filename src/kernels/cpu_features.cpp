@@ -39,6 +39,7 @@ const CpuFeatures& cpu_features() {
     f.amx_bf16 = f.avx512_bf16 && may_use_amx(kAmxBF16);
     f.amx_int8 = f.avx512_vnni && may_use_amx(kAmxInt8);
     f.fast_bf16_dots = f.avx512_bf16 && !__builtin_cpu_is("intel");
+    f.large_l2 = ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= 5 * (1 << 18);
     return f;
   }();
   return features;

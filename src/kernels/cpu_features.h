@@ -18,6 +18,7 @@ struct CpuFeatures {
   // kernel that converts bf16 when it packs is 1.8 times as fast. Decided by vendor, not measured: another process on
   // the core slows only the multiply-adds, so that one start in five would have chosen another kernel.
   bool fast_bf16_dots = false;
+  bool large_l2 = false;  // an L2 cache of at least 1.25 MiB a core, as Intel's since 2021; false where it is not known
 };
 
 const CpuFeatures& cpu_features();
