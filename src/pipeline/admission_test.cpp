@@ -11,6 +11,7 @@
 #include "base/test_folder.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
+#include "models/wan/workload.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/weight_memory.h"
 
@@ -69,6 +70,11 @@ TEST(Admission, AProcessKeepsItsPartOfTheWeights) {
   question.options.weight_memory = 1;
   EXPECT_EQ(kept(question), 1);
   EXPECT_EQ(kept_bytes(question, {}), Bytes());
+  question = alone;
+  question.options.weights_in_memory = WeightsInMemory::kAsStored;
+  const int64_t packed_from = wan::packed_from_bytes(question.configs);
+  EXPECT_EQ(kept_bytes(question, {.experts = true}).count(),
+            static_cast<int64_t>(wan::streamed_bytes(config, DType::kF32, packed_from).usual));  // packed for use
 }
 
 // In every phase the weights that stay are added to those that the phase uses.

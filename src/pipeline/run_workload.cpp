@@ -215,9 +215,13 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
 
 planner::Bytes kept_bytes(const MemoryQuestion& question, const KeptWeights& kept) {
   const planner::Workload most = workload_by_layout(question)(question.layout, question.ranks_here);
+  const bool maps_files = question.options.weights_in_memory == WeightsInMemory::kAsStored;
   planner::Bytes bytes;
-  if (kept.experts)
-    for (const planner::Workload::Expert& expert : most.experts) bytes += expert.weights.resident;
+  for (const planner::Workload::Expert& expert : most.experts) {
+    if (!kept.experts) break;
+    bytes += expert.weights.resident;
+    if (maps_files) bytes = bytes - expert.weights.stored / std::max(1, question.sharers);
+  }
   if (kept.vae_decoder) bytes += most.vae.weights.resident;
   if (kept.vae_encoder) bytes += most.kept_vae_encoder;
   return bytes;

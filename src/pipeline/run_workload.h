@@ -59,7 +59,8 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 struct KeptWeights {
   bool experts = false, vae_decoder = false, vae_encoder = false;
 };
-// Bytes of it in a process, behind a run of this layout: where ranks are processes, a part of them.
+// Bytes of it that a process has allocated, behind a run of this layout: where ranks are processes, a part of them.
+// Files that are mapped are none of them.
 planner::Bytes kept_bytes(const MemoryQuestion& question, const KeptWeights& kept);
 
 // Bytes of the larger transformer's weights in memory: as the question asks, and the least that weight_memory can make
