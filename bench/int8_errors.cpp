@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/fingerprint.h"
+#include "pipeline/guidance.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/weight_memory.h"
 #include "planner/available.h"
@@ -242,22 +244,23 @@ class Measurement {
   // in noise.
   void denoise(Forward& forward, double from, double to) {
     const int64_t steps = steps_between(from, to, train_);
-    const int64_t channels = config_.out_channels;  // the others are conditions
+    const double change = (to - from) / train_ / static_cast<double>(steps);
     Shape shape = inputs_.latents.shape();
-    shape[1] = channels;
-    const Tensor branches(DType::kBF16, shape);
+    shape[1] = config_.out_channels;  // the others are conditions
+    const Tensor branches(DType::kF32, shape);
+    const auto branch = [&](int64_t i) {
+      const TensorView one = branches.view().select(0, i);
+      return std::span<float>(one.data<float>(), static_cast<size_t>(one.size()));
+    };
     for (int64_t i = 0; i < steps; ++i) {
       const double timestep = from + (to - from) * static_cast<double>(i) / static_cast<double>(steps);
       const TensorView velocity = forward(inputs_.latents, timestep, [](size_t, const TensorView&) {});
       wan::unpatchify(stream_, velocity, config_.patch_size, branches);
-      const double change = (to - from) / train_ / static_cast<double>(steps);
-      const TensorView c = branches.view().select(0, 0), u = branches.view().select(0, 1);
-      for (int64_t branch = 0; branch < kBranches; ++branch) {
-        const TensorView latents = inputs_.latents.view().select(0, branch).slice(0, 0, channels);
-        for (int64_t n = 0; n < c.size(); ++n) {
-          const double guided = element(u, n) + guidance_ * (element(c, n) - element(u, n));
-          set_element(latents, n, element(latents, n) + change * guided);
-        }
+      const std::span<float> guided = branch(0);
+      pipeline::guide(guided, branch(1), guidance_, DType::kF32, guided);
+      for (int64_t sample = 0; sample < kBranches; ++sample) {
+        float* latents = inputs_.latents.view().select(0, sample).data<float>();
+        for (const float v : guided) *latents++ += static_cast<float>(change * v);
       }
     }
   }
