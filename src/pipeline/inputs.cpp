@@ -206,7 +206,9 @@ class Reader {
       return read_clip("control_video", o_.control_video);
     } catch (const io::TooFewFrames& error) {
       if (error.available == 0) throw;
-      fail("{}; num_frames={} is the most that fits", error.what(), (error.available - 1) / 4 * 4 + 1);
+      const auto& vae = model_.vae_config;
+      fail("{}; num_frames={} is the most that fits", error.what(),
+           vae.video_frames(vae.latent_frames(error.available)));
     }
   }
 
