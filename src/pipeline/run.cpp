@@ -51,7 +51,7 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
 
 // How the run differs from what was measured: "; 2 steps nearer to the video …", where errors are larger. Empty where
 // it does not.
-std::string unmeasured_text(const ModelFolder& model, size_t expert, const RunPlan& plan) {
+std::string unlike_measured_text(const ModelFolder& model, size_t expert, const RunPlan& plan) {
   double least = std::numeric_limits<double>::infinity();
   for (const Int8Errors::At& at : model.experts[expert].int8_errors->at) least = std::min(least, at.timestep);
   constexpr double kRounded = 0.5;
@@ -84,7 +84,7 @@ std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
     if (const std::optional<double> error = expert.int8_error(plan.guidance[i])) {
       std::string predicted = fmt::format("predicted {:.2g} % off bf16 per step", 100 * *error);
       if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
-      predicted += unmeasured_text(model, i, plan);
+      predicted += unlike_measured_text(model, i, plan);
       one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
                             : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
     }

@@ -324,8 +324,8 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
   config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels, 3);
   config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, 3);
   config.patch_size = json.get_between<int64_t>("patch_size", 1, kMaxPatch, 1);
-  constexpr int64_t kColors = 3;
-  const int64_t of_patch = kColors * config.patch_size * config.patch_size;
+  constexpr int64_t kColours = 3;
+  const int64_t of_patch = kColours * config.patch_size * config.patch_size;
   for (const auto& [key, channels] :
        {std::pair("in_channels", config.in_channels), std::pair("out_channels", config.out_channels)}) {
     if (channels == of_patch) continue;
