@@ -74,6 +74,15 @@ TEST(ExpertWeights, WhatOthersAllocateIsCounted) {
   EXPECT_GT(model.of_others(), 60 * kMegabyte);
 }
 
+// Given back to the system only when it is asked, it would be taken from what others allocate.
+TEST(ExpertWeights, WhatWasFreedBeforeTheModelOpenedHidesNothing) {
+  std::vector<std::string> pieces(32 * 1024, std::string(1024, 'x'));
+  pieces.erase(pieces.begin(), pieces.end() - 1);  // below one that is in use
+  OpenModel model(small_run());
+  const std::vector<char> of_caller(64 * kMegabyte, 1);
+  EXPECT_GT(model.of_others(), 60 * kMegabyte);
+}
+
 // What is mapped from a cache is not allocated, so none of what is can be weights.
 TEST(ExpertWeights, OfACacheTakeNothingFromWhatOthersAllocate) {
   const TestFolder folder;

@@ -1,6 +1,4 @@
 // What the runs of a model share.
-#include <malloc.h>
-
 #include <algorithm>
 
 #include "io/video.h"
@@ -34,12 +32,11 @@ void OpenModel::release_weights() {
 }
 
 int64_t OpenModel::of_others() {
-  ::malloc_trim(0);  // what was freed in small pieces counts as used until it is given back
   const planner::Bytes weights = [&] {
     const std::lock_guard lock(loading_);
     return kept_bytes(loaded_.value_or(memory), {experts.allocated(), vae_decoder.known(), vae_encoder.known()});
   }();
-  return std::max<int64_t>(0, trace::anonymous_bytes() - anonymous - prompts.bytes() - weights.count());
+  return std::max<int64_t>(0, trace::allocated_bytes() - allocated - prompts.bytes() - weights.count());
 }
 
 void OpenModel::note_loaded(const MemoryQuestion& question) {

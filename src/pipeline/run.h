@@ -48,9 +48,9 @@ struct OpenModel {
   const RunFiles reads;  // before anything is read
   const GenerateOptions options;
   const ModelFolder folder;
-  const MemoryQuestion memory;                       // of a run with these options
-  const int64_t resident = trace::resident_bytes();  // before weights are read
-  const int64_t anonymous = trace::anonymous_bytes();
+  const MemoryQuestion memory;                         // of a run with these options
+  const int64_t allocated = trace::allocated_bytes();  // before weights are read
+  const int64_t resident = trace::resident_bytes();    // likewise
   SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;
   KnownPrompts prompts;

@@ -1,5 +1,7 @@
 #include "trace/resident.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,6 +42,10 @@ int64_t peak_resident_bytes() { return status_bytes("VmHWM"); }
 int64_t anonymous_bytes() {
   const int64_t own = status_bytes("RssAnon");
   return status_bytes("RssShmem") == 0 ? own : own + bytes_in("/proc/self/smaps_rollup", "Pss_Shmem");
+}
+int64_t allocated_bytes() {
+  ::malloc_trim(0);
+  return anonymous_bytes();
 }
 int64_t virtual_bytes() { return status_bytes("VmSize"); }
 

@@ -13,7 +13,8 @@ int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // since the process started
 // Resident now, without pages of files; of memory that processes have in common this one's share.
 int64_t anonymous_bytes();
-int64_t virtual_bytes();  // address space in use, whether resident or not
+int64_t allocated_bytes();  // the same, once what was freed is given back to the system
+int64_t virtual_bytes();    // address space in use, whether resident or not
 
 // The peak of each part of a run. If a part reaches a new peak of the process, the system has the exact number; a part
 // that stays below an earlier peak is sampled every 20 ms, which can miss short peaks between samples (about 30 MB at
