@@ -162,7 +162,8 @@ void JobQueue::check_place() const {
   for (const auto& [number, job] : by_number_) waiting += job->record.status == JobStatus::kQueued ? 1 : 0;
   if (waiting < options_.most_waiting) return;
   ApiError full(429, "queue_full",
-                fmt::format("the queue is full: {} wait; ask again when one has ended", counted(waiting, "job")));
+                fmt::format("the queue is full: {} {}; ask again when one has ended", counted(waiting, "job"),
+                            waiting == 1 ? "waits" : "wait"));
   std::optional<double> seconds;
   for (const auto& [number, job] : by_number_)
     if (job->record.status == JobStatus::kInProgress) seconds = job->progress.seconds_left;
