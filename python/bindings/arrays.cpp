@@ -71,7 +71,10 @@ nb::object owned_array(float* data, const std::vector<size_t>& shape, std::uniqu
 }  // namespace
 
 void set_keys(OptionSet& set, const Keys& keys, const char* origin) {
-  for (const auto& [key, value] : keys) set.set(key, value, origin);
+  // What a recipe sets, the others change: the names of a call have no order.
+  for (const bool recipe : {true, false})
+    for (const auto& [key, value] : keys)
+      if ((key == "recipe") == recipe) set.set(key, value, origin);
 }
 
 nb::ndarray<nb::ro> read_array(const char* name, const nb::object& object) {

@@ -283,6 +283,10 @@ void check_no_files(const GenerateOptions& o) {
         std::tuple("batch_size", o.batch_size != unset.batch_size, "call with batch_size"),
         std::tuple("output", o.output != unset.output, "frames are returned; write them as you like"),
         std::tuple("grid", !o.grid.empty(), "frames are returned; put them together as you like"),
+        std::tuple("codec", o.codec != unset.codec, "frames are returned; write them as you like"),
+        std::tuple("crf", o.crf.has_value(), "frames are returned; write them as you like"),
+        std::tuple("preview", o.preview.has_value(), "callback_on_step_end is given the latents of each step"),
+        std::tuple("per_device_batch_size", o.videos_per_device > 1, "call with num_videos_per_prompt"),
         std::tuple("dump", !o.dump.empty(), "latents and frames are returned")}) {
     if (given) fail("{}: is a key of the program alone; {}", key, instead);
   }
@@ -346,6 +350,14 @@ class Pipeline {
     std::vector<int64_t> extents;
     for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
     return std::vector(static_cast<size_t>(plan.segments.count), extents);
+  }
+
+  // See ignored_note().
+  std::string ignored(const Keys& keys) const {
+    GenerateOptions options = options_;
+    OptionSet set = pipeline::describe_options(options);
+    set_keys(set, keys, kWhenCalled);
+    return pipeline::ignored_note(set);
   }
 
   std::string describe(const Keys& keys) const {
@@ -426,6 +438,7 @@ void bind_pipeline(nb::module_& module) {
            "step(done, total, seconds), latents(step, timestep, latents), whose result takes the latents' place.")
       .def("noise_shapes", &Pipeline::noise_shapes, nb::arg("keys"),
            "[1, C, T, h, w] for each segment of the video of these keys.")
+      .def("ignored", &Pipeline::ignored, nb::arg("keys"), "The same of the keys of a call.")
       .def("describe", &Pipeline::describe, nb::arg("keys"), "What the run would be, a line per fact.")
       .def("release_weights", &Pipeline::release_weights, "Frees the weights that keep_weights kept.")
       .def("close", &Pipeline::close, "Frees the model. Later calls throw Error.");

@@ -174,6 +174,8 @@ class WanPipeline:
                 "max_sequence_length": max_sequence_length, **pictures, **keys})
             videos = [common + keys_of({"prompt": text, "negative_prompt": negative})
                       for text, negative in zip(prompts, negatives) for _ in range(num_videos_per_prompt)]
+            if ignored := self._model.ignored(common):
+                warnings.warn(f"call: {ignored}", stacklevel=2)
             seeds = self._add_noise(videos, generator, latents, folder)
             made, found = [], []
 

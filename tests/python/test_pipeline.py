@@ -404,7 +404,20 @@ def test_a_strategy_that_is_none(dump):
 
 def test_names_that_change_nothing_are_said():
     with pytest.warns(UserWarning, match="remat_policy"):
-        zoetrope.WanPipeline.from_pretrained(TINY, remat_policy="NONE")
+        pipe = zoetrope.WanPipeline.from_pretrained(TINY, remat_policy="NONE")
+    with pytest.warns(UserWarning, match="call: .*remat_policy") as warned:
+        pipe(PROMPT, remat_policy="NONE", **SMALL)
+    assert warned[0].filename == __file__
+
+
+def test_a_recipe_is_changed_by_what_is_named_with_it(pipe):
+    small = {key: SMALL[key] for key in ("height", "width", "num_frames")} | {"generator": 7, "output_type": "latent"}
+    guided, unguided = (pipe(PROMPT, recipe="lightning_4", **keys, **small).frames[0]
+                        for keys in ({"guidance_scale": 3.0}, {}))
+    assert not (guided == unguided).all()
+    assert "guidance 3" in pipe.describe(PROMPT, guidance_scale=3, recipe="lightning_4")
+    with zoetrope.WanPipeline.from_pretrained(TINY, guidance_scale=3, recipe="lightning_4", **MODEL) as opened:
+        assert (opened(PROMPT, **small).frames[0] == guided).all()
 
 
 def test_refusals_when_called(pipe):
@@ -452,6 +465,8 @@ def test_refusals_when_called(pipe):
     refused(error, "is fixed when the model is opened", "a", ranks=2)
     refused(error, "is fixed when the model", "a", model="other")
     refused(error, "is a key of the program alone; frames", "a", output="x.mp4")
+    refused(error, "crf: is a key of the program alone; frames", "a", crf=20)
+    refused(error, "per_device_batch_size: is a key of the program alone; call with num", "a", per_device_batch_size=4)
     for name in ("prompt_embeds", "negative_prompt_embeds", "image_embeds", "attention_kwargs"):
         refused(error, f"{name} is not possible", "a", **{name: object()})
 
