@@ -170,7 +170,7 @@ void Api::send_models(const std::string& name, Response& response) const {
     return {{"size", fmt::format("{}x{}", o.width, o.height)},
             {"num_frames", o.num_frames},
             {"fps", o.fps},
-            {"num_inference_steps", o.num_inference_steps},
+            {"num_inference_steps", pipeline::steps_of(o)},
             {"guidance_scale", o.guidance_scale},
             {"negative_prompt", o.negative_prompt}};
   };

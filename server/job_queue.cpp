@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "base/json.h"
 #include "base/print.h"
 #include "base/unfinished_files.h"
@@ -46,7 +47,7 @@ json forecast_json(const ServedModel& model, const GenerateOptions& options, con
           {"size", fmt::format("{}x{}", forecast.width, forecast.height)},
           {"num_frames", forecast.num_frames},
           {"fps", options.fps},
-          {"num_inference_steps", options.num_inference_steps},
+          {"num_inference_steps", pipeline::steps_of(options)},
           {"predicted_seconds", forecast.seconds ? json(*forecast.seconds) : json()},
           {"predicted_memory_bytes", forecast.memory.count()},
           {"streams_weights", forecast.streams},
@@ -201,7 +202,7 @@ GenerateOptions JobQueue::options_of(const JobRecord& record) const {
   }
   options.output = store_.video_of(record.id).string();
   constexpr int64_t kPreviews = 6;
-  if (!options.preview) options.preview = (options.num_inference_steps + kPreviews - 1) / kPreviews;
+  if (!options.preview) options.preview = ceil_div(pipeline::steps_of(options), kPreviews);
   return options;
 }
 

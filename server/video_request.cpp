@@ -323,6 +323,14 @@ void apply_settings(const std::map<std::string, std::string>& settings, const fs
 
 void apply(const VideoRequest& request, const fs::path& lora_folder, GenerateOptions& options) {
   apply_settings(request.settings, lora_folder, options);
+  if (const int64_t steps = steps_of(options);
+      request.settings.contains("num_inference_steps") && options.num_inference_steps != steps) {
+    const char* list = options.sigmas.empty() ? "timesteps" : "sigmas";
+    throw wrong("num_inference_steps",
+                fmt::format("num_inference_steps={}: {} are set, of {} steps; leave num_inference_steps out, or give "
+                            "other {}",
+                            options.num_inference_steps, list, steps, list));
+  }
   if (!request.seconds) return;
   const int64_t frames = frames_of(*request.seconds, options);
   if (request.settings.contains("num_frames") && options.num_frames != frames)

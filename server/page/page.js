@@ -274,7 +274,10 @@ function useSettings(video) {
   element("fps").value = video.fps;
   element("seconds").value = Number(((video.num_frames - 1) / video.fps).toFixed(3));
   element("seed").value = video.seed === null ? "" : video.seed;
-  for (const [id, key] of [["steps", "num_inference_steps"], ["guidance", "guidance_scale"], ["negative", "negative_prompt"]])
+  const listed = settings.sigmas ?? settings.timesteps;
+  element("steps").value =
+    listed ? listed.split(",").length : settings.num_inference_steps ?? state.models[0].program_defaults.num_inference_steps;
+  for (const [id, key] of [["guidance", "guidance_scale"], ["negative", "negative_prompt"]])
     element(id).value = settings[key] ?? state.models[0].program_defaults[key];
   element("prompt").focus();
   planSoon();

@@ -297,6 +297,11 @@ void check_multiple(const char* key, int64_t value, int64_t unit) {
 
 }  // namespace
 
+int64_t steps_of(const Request& request) {
+  const size_t listed = std::max(request.sigmas.size(), request.timesteps.size());
+  return listed > 0 ? static_cast<int64_t>(listed) : request.num_inference_steps;
+}
+
 std::array<double, 2> guidance_of(const Request& request) {
   if (request.guidance_scale <= 1) return {1, 1};
   return {request.guidance_scale, request.guidance_scale_2.value_or(request.guidance_scale)};

@@ -63,6 +63,8 @@ std::map<std::string, std::string> changed_settings(const GenerateOptions& optio
 // Of each expert: the velocity is u + guidance · (c − u) of the unconditional and the conditional branch. 1 where there
 // is one branch.
 std::array<double, 2> guidance_of(const Request& request);
+// Denoising steps: as many as sigmas or timesteps where they are set, whatever num_inference_steps says.
+int64_t steps_of(const Request& request);
 
 // Throws Error for a budget by which nothing is chosen, or whose spending nobody measures.
 void check_budget(const GenerateOptions& options);

@@ -54,11 +54,6 @@ int64_t transformer_bytes(const io::Checkpoint& files) {
   return checkpoint_bytes(files);
 }
 
-int64_t steps_of(const GenerateOptions& o) {
-  const auto listed = static_cast<int64_t>(std::max(o.sigmas.size(), o.timesteps.size()));
-  return listed > 0 ? listed : o.num_inference_steps;
-}
-
 int64_t used_bytes(const io::Checkpoint& files, double share) {
   return std::llround(static_cast<double>(transformer_bytes(files)) * share);
 }

@@ -246,6 +246,24 @@ def a_plan_runs_nothing(folder):
         assert [p.name for p in (folder / "state").iterdir()] == ["lock"]
 
 
+def steps_of_a_recipe(folder):
+    """A list of noise levels says how many steps there are, whatever the key says."""
+    unset = {key: value for key, value in SMALL.items() if key != "num_inference_steps"}
+    with Server(folder, "recipe=lightning_4", "num_inference_steps=1000") as server:
+        assert server.get("/v1/models").ok()["data"][0]["defaults"]["num_inference_steps"] == 4
+        assert server.ask("POST", "/v1/videos/plan", body=unset).ok()["num_inference_steps"] == 4
+        server.create().refused(400, "invalid_value", "of 4 steps", param="num_inference_steps")
+        server.create(num_inference_steps=4).ok()
+        # One in six steps has a preview.
+        levels = ",".join(str(1 - step / 160) for step in range(160))
+        identity = server.create(settings=unset, sigmas=levels).ok()["id"]
+        server.until_computing(identity)
+        end = time.monotonic() + PATIENCE
+        while server.get(f"/v1/videos/{identity}/preview").status == 404:
+            assert time.monotonic() < end, "no preview"
+            assert server.video(identity)["status"] == "in_progress", "no preview"
+
+
 def seconds_and_frames(folder):
     with Server(folder, "fps=8") as server:
         for body, frames, seconds in (({"seconds": "1"}, 9, "1.125"), ({"seconds": 2}, 17, "2.125"),
@@ -385,7 +403,7 @@ TESTS = {test.__name__: test for test in (
     numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
-    a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture,
+    a_preview_while_it_runs, steps_of_a_recipe, pictures_for_models_that_take_none, a_video_from_a_picture,
     a_budget_holds_with_any_guidance, warnings_of_a_run)}
 
 if __name__ == "__main__":
