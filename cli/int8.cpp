@@ -68,8 +68,11 @@ constexpr const char* kTaken[] = {"model",
 void refuse_other_keys(const OptionSet& set) {
   for (const auto& [key, value] : set.settings()) {
     if (set.origin(key) != kCommandLine) continue;
-    if (std::ranges::find(kTaken, key) == std::end(kTaken))
-      fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
+    if (std::ranges::find(kTaken, key) == std::end(kTaken)) {
+      // A recipe's value is in the keys that it sets.
+      fail("{}: means nothing to int8, which measures a model and makes no video; leave it out",
+           value.empty() ? key : key + "=" + value);
+    }
     // Runs that use the result have dtype=int8 and int8_layers=auto, so these are let through.
     if ((key == "dtype" && value != "int8") || (key == "int8_layers" && value != pipeline::kChosenLayers))
       fail("{}={}: int8 measures every block against bf16; leave it out", key, value);

@@ -282,6 +282,7 @@ def blocks_are_chosen_within_a_budget(cwd):
     said_no(generate(cwd, *chosen, "layers=1", "output=a.gif"), "int8_layers=auto", "no errors of the transformer",
             "zoetrope int8")
     said_no(run([*measure, "height=32"], cwd), "height=32", "means nothing to int8")
+    said_no(run([*measure, "recipe=lightning_4"], cwd), " recipe: means nothing to int8")
     said_no(run([*measure, "guidance_scale_2=3"], cwd), "guidance_scale_2", "one expert")
     said_no(run([*measure, "dtype=bf16"], cwd), "dtype=bf16", "every block against bf16")
     said_no(run([*measure, "int8_layers=0"], cwd), "int8_layers=0", "every block against bf16")
