@@ -251,6 +251,26 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
   set.or_list("mag_ratios_base");
 }
 
+// What Animate takes there instead of guidance_scale; other models do not. A pose video, which every run of it has, may
+// be named later.
+void describe_animate_guidance(OptionSet& set, const GenerateOptions& o) {
+  struct Given {
+    std::string text;   // empty: none
+    double before = 0;  // guidance_scale at that time: one that is set later counts
+  };
+  const auto given = std::make_shared<Given>();
+  set.translated("animate_guidance_scale", [given, &o](std::string_view text) -> Settings {
+    const bool animates = o.model.find("Animate") != std::string::npos || !o.pose_video.empty();
+    if (animates) return {{"guidance_scale", std::string(text)}};
+    *given = {std::string(text), o.guidance_scale};
+    return {};
+  });
+  set.accompanied("pose_video", OptionSet::Brought::kAll, [given, &o](std::string_view file) -> Settings {
+    if (file.empty() || given->text.empty() || o.guidance_scale != given->before) return {};
+    return {{"guidance_scale", given->text}};
+  });
+}
+
 std::optional<Settings> ignored_count(std::string_view text) {
   parse_integer(text, {0, 1'000'000});
   return std::nullopt;
@@ -267,6 +287,7 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
   describe_degree(set, "tensor", [&o] { return o.tensor_parallelism; });
   describe_dtypes(set);
   describe_step_caches(set, o);
+  describe_animate_guidance(set, o);
   set.alias(kMark, "model")
       .alias("guidance_scale_high", "guidance_scale")
       .alias("guidance_scale_low", "guidance_scale_2")
@@ -279,13 +300,6 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
                  [](std::string_view text) -> Settings {
                    return {{"vae_parallel", text == "-1" ? kDefaultValue : std::string(text)}};
                  })
-      // What Animate takes there instead of guidance_scale; other models do not.
-      .translated("animate_guidance_scale",
-                  [&o](std::string_view text) -> Settings {
-                    const bool animates = o.model.find("Animate") != std::string::npos || !o.pose_video.empty();
-                    if (!animates) return {};
-                    return {{"guidance_scale", std::string(text)}};
-                  })
       .translated("per_device_batch_size",
                   [&o](std::string_view text) -> Settings {
                     o.videos_per_device = text == kDefaultValue ? 0 : parse_number(text, {1.0 / 4096, 64});

@@ -140,6 +140,12 @@ TEST(UpstreamOptions, AFileForAnimateNamesItsVideos) {
                "animate_guidance_scale: 1.0\n");
   text.set.load_yaml(folder / "text.yml");
   EXPECT_EQ(text.options.guidance_scale, 5);
+  // A folder of another name: what the pose video shows, which may come later.
+  text.set.set_argument("pose_video=b.mp4");
+  EXPECT_EQ(text.options.guidance_scale, 1);
+  text.set.set_argument("guidance_scale=3");
+  text.set.set_argument("pose_video=c.mp4");
+  EXPECT_EQ(text.options.guidance_scale, 3);
 }
 
 // Figures of a file that has its cache off are those of a cache that is turned on later, by either name.
