@@ -118,6 +118,13 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
     plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,
                                      model.scheduler.flow_shift));
   }
+  if (o.scheduler == sampling::SolverKind::kFlowMatchEuler && config.shift != 1 && o.sigmas.empty() &&
+      o.timesteps.empty()) {
+    plan.notes.push_back(
+        fmt::format("flow_match_euler applies flow_shift={} twice, as diffusers does; once, as ComfyUI "
+                    "does, with the steps as sigmas, such as sigmas=1,0.75,0.5,0.25",
+                    config.shift));
+  }
   // Refuses now what it would refuse after the weights are read.
   const int64_t steps = sampling::Solver::create(config)->steps();
   if (steps != config.steps) {

@@ -104,7 +104,10 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   EXPECT_EQ(plan.solver.shift, 5);
   EXPECT_EQ(plan.solver.kind, sampling::SolverKind::kFlowMatchEuler);
   EXPECT_THAT(plan.notes, testing::UnorderedElementsAre(HasSubstr("flow_shift 5 instead of 3"),
-                                                        HasSubstr("scheduler flow_match_euler instead of UniPC")));
+                                                        HasSubstr("scheduler flow_match_euler instead of UniPC"),
+                                                        HasSubstr("flow_shift=5 twice")));
+  options.sigmas = {1, 0.5};
+  EXPECT_THAT(plan_run(options, wan21).notes, testing::Not(testing::Contains(HasSubstr("twice"))));
   options = one_expert();
   options.flow_shift = 3;
   options.scheduler = sampling::SolverKind::kUniPC;
