@@ -581,5 +581,20 @@ TEST(Model, DescribesBeforeItRuns) {
   EXPECT_THAT(model.describe(request("a red cat")), AllOf(HasSubstr("48 x 32 x 5"), HasSubstr("Ranks 2")));
 }
 
+TEST(Model, DescribesWhatEachExpertDoes) {
+  const Model model = Model::open(recorded_model("wan22_t2v").string());
+  Request r;
+  r.prompt = "a red cat";
+  r.height = 32;
+  r.width = 48;
+  r.num_frames = 5;
+  r.num_inference_steps = 6;
+  r.guidance_scale = 4;
+  r.guidance_scale_2 = 3;
+  EXPECT_THAT(model.describe(r), HasSubstr("6 steps (4 with high noise), guidance 4, of low noise 3\n"));
+  r.boundary_ratio = 0;
+  EXPECT_THAT(model.describe(r), HasSubstr("6 steps, guidance 4\n"));
+}
+
 }  // namespace
 }  // namespace zoetrope

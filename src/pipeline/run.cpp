@@ -94,6 +94,21 @@ std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
   return text;
 }
 
+// " (26 with high noise)"; empty where one expert has all.
+std::string expert_words(const RunPlan& plan) {
+  if (!plan.step_count.two_experts()) return {};
+  return fmt::format(" ({} with high noise)", plan.step_count.first_expert * plan.segments.count);
+}
+
+// "4, of low noise 3"
+std::string guidance_words(const GenerateOptions& options, const RunPlan& plan) {
+  if (!plan.guided) return "off";
+  std::string text = fmt::to_string(options.guidance_scale);
+  if (plan.step_count.two_experts() && plan.guidance[1] != plan.guidance[0])
+    text += fmt::format(", of low noise {}", plan.guidance[1]);
+  return text;
+}
+
 // ", step cache tea, threshold 0.015"; empty without a cache.
 std::string step_cache_words(const GenerateOptions& options) {
   if (!step_cache_reuse(options)) return {};
@@ -536,10 +551,10 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                                  config.num_attention_heads, config.attention_head_dim, dtype);
   for (const std::string& line : model_.file_lines()) text += fmt::format("Weights {}\n", line);
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
-  text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
+  text += fmt::format("{} {} x {} x {}, {} tokens, {} steps{}, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
-                      options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(),
-                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off", step_cache_words(options_));
+                      options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(), expert_words(plan_),
+                      guidance_words(options_, plan_), step_cache_words(options_));
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)
