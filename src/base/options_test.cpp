@@ -9,6 +9,7 @@
 #include "zoetrope/error.h"
 
 #include "base/error.h"
+#include "base/test_folder.h"
 
 namespace zoetrope {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 
 struct Example {
-  std::string prompt;
+  std::string prompt, lines;
   int64_t height = 480;
   std::optional<double> flow_shift;
   std::string dtype = "bf16";
@@ -32,6 +33,7 @@ struct Example {
         .flag("loud", loud, "say more")
         .sizes("tile", {{"rows", &tile_rows}, {"columns", &tile_columns}}, "of a tile", {"columns", "planes", "fused"})
         .numbers("sigmas", sigmas, {0, 1}, "noise levels")
+        .lines("lines", lines, "texts")
         .alias("hoehe", "height")
         .unavailable("lora", {"", "none"}, "LoRA is not built yet");
   }
@@ -86,6 +88,8 @@ TEST(Options, YamlSequence) {
   std::ofstream(path) << "sigmas:\n- 0.25\n- 0.125\n";
   e.set.load_yaml(path);
   EXPECT_EQ(e.sigmas, (std::vector<double>{0.25, 0.125}));
+  std::ofstream(path) << "lines: [a, \" \"]\n";
+  EXPECT_THAT(error_of([&] { e.set.load_yaml(path); }), HasSubstr("line 1: the list has an empty text"));
   std::ofstream(path) << "sigmas: [[1], 0.5]\n";
   EXPECT_THROW(e.set.load_yaml(path), Error);
   std::ofstream(path) << "height: [1, 0.5]\n";

@@ -28,7 +28,10 @@ std::string sequence_text(const YAML::Node& node, char after, const std::string&
   for (const auto& item : node) {
     if (!item.IsScalar()) fail("{}: the list must hold single {}", origin, after == ',' ? "numbers" : "texts");
     std::string words = item.Scalar();
-    if (after == '\n') std::replace(words.begin(), words.end(), '\n', ' ');
+    if (after == '\n') {
+      std::replace(words.begin(), words.end(), '\n', ' ');
+      if (words.find_first_not_of(" \t\r\v\f") == std::string::npos) fail("{}: the list has an empty text", origin);
+    }
     text += words + after;
   }
   if (after == ',' && !text.empty()) text.pop_back();

@@ -76,8 +76,9 @@ class DocumentStarts : public YAML::EventHandler {
 };
 
 // YAML::LoadAll() would not come back from what the parser neither takes nor refuses, such as a comma at the beginning.
+// Without blank lines at the end, after which yaml-cpp takes a quote for closed that is not.
 void check_one_document(const std::string& text, const std::string& file) {
-  std::istringstream stream(text);
+  std::istringstream stream(text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
   YAML::Parser parser(stream);
   DocumentStarts starts;
   while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) continue;
@@ -100,6 +101,8 @@ YAML::Node read_yaml(const std::filesystem::path& path) {
     Checker(file).check(document, 0);
     return document;
   } catch (const YAML::Exception& error) {
+    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR)
+      fail("{}: not YAML: a quote is opened and not closed before the end of the file", file);
     fail("{} line {}: not YAML: {}", file, error.mark.line + 1, error.msg);
   }
 }

@@ -59,6 +59,10 @@ TEST_F(ReadYaml, RefusesWhatIsNoTextFile) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(error_of([&] { read_yaml(folder_ / "pipe"); }), HasSubstr("is a pipe"));
   EXPECT_THAT(error("a: [1\n"), HasSubstr("not YAML"));
+  // yaml-cpp takes these for whole where a line feed is the last byte.
+  for (const char* text : {"a: \"b", "a: \"b\n", "a: 'b\nc: 1\n", "a: \"b\nc: 1\n\n  \n"})
+    EXPECT_THAT(error(text), HasSubstr("f.yml: not YAML: a quote is opened and not closed")) << text;
+  EXPECT_EQ(error("a: |\n  \"b\n\n"), "no error");
 }
 
 // Found by fuzzing: the first of these kept yaml-cpp busy for ever.
