@@ -146,7 +146,10 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
          folder.string(), done, folder.string());
   }
   journal->run_ = run;
-  if (!journal->record_now({})) fail("journal={}: cannot be written; name another folder", folder.string());
+  if (!journal->record_now({})) {
+    if (unfinished_files_removed()) fail("journal={}: interrupted before it was begun", folder.string());
+    fail("journal={}: cannot be written; name another folder", folder.string());
+  }
   return journal;
 }
 

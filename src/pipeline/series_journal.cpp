@@ -114,7 +114,11 @@ bool says_how_ranks_are_used(const std::string& key) {
 void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   const fs::path file = folder / kSeriesSettings;
   if (!is_noted(folder)) Journal::resume(folder, {});  // says what is missing
-  if (!is_there(file)) return;                         // of a program's run, whose settings are its own
+  if (!is_there(file)) {                               // as of a program's run, whose settings are its own
+    if (set.is_given(kModel) || set.is_given("transformer")) return;
+    fail("resume={}: holds a run without its settings; repeat the run's own words, with resume={} and without journal",
+         folder.string(), folder.string());
+  }
   const JsonObject root = JsonObject::load(file), settings = root.object("settings");
   const auto before = root.get<int64_t>("ranks");
   const int64_t now = comm::launched_by_mpi() ? comm::launched_ranks() : ranks_of(set).value_or(before);
