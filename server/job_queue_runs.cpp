@@ -209,19 +209,13 @@ Video JobQueue::run_model(const JobPointer& job) {
 }
 
 Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options, bool counts) {
-  // The tags of the file name no folder of this machine.
-  const OpenSink sink = [&](const VideoFormat& format) {
-    VideoFormat cleaned = format;
-    for (auto& tag : cleaned.metadata) tag.second = without_folder(job->record.id, tag.second);
-    return video_file(options.output)(cleaned);
-  };
   // Not where the queue ends meanwhile: then it is no crash of this job.
   const auto begins = [&](const GenerateOptions& of_run) {
     const std::lock_guard lock(mutex_);
     job->record.model_settings = model_settings(of_run, job->record);
     if (counts && !stopping_) store_.count_start(job->record.id);
   };
-  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);
+  return models_.run(models_.find(job->record.model), options, video_file(options.output), callbacks_of(job), begins);
 }
 
 // Saves the end of a job before it is announced. Tries again where the disk is full, say, until somebody makes room.

@@ -29,6 +29,7 @@
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
+#include "pipeline/run_settings.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
 #include "pipeline/weight_memory.h"
@@ -231,9 +232,14 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t o
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
   VideoFormat format = video_format(options_);
-  // What makes the clip again. The model by its name alone: its folder is this machine's.
-  format.metadata = changed_settings(videos_[video]);
-  for (const char* key : {"output", "journal", "resume"}) format.metadata.erase(key);
+  // What makes the clip again. Files by their names alone, as the model: their folders are this machine's.
+  GenerateOptions tagged = videos_[video];
+  for_each_input(tagged, [](const char*, std::filesystem::path& file) {
+    file = file.has_filename() ? file.filename() : file.parent_path().filename();
+  });
+  format.metadata = changed_settings(tagged);
+  for (const char* key : {"output", "grid", "dump", "trace", "journal", "resume", "weight_cache"})
+    format.metadata.erase(key);
   format.metadata["seed"] = fmt::to_string(seed);
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
                                                               : model_.folder.filename().string();

@@ -151,7 +151,8 @@ def journals_that_cannot_be_read_are_refused(cwd):
 
 @test
 def settings_with_files_go_on_from_elsewhere(cwd):
-    """Paths of the run are found from another folder, and a prompt that begins with @ is no file."""
+    """Paths of the run are found from another folder, and a prompt that begins with @ is no file. The frames have the
+    bits of a run that was not interrupted, tags too."""
     inside = pathlib.Path(cwd) / "a"
     inside.mkdir()
     shutil.copytree(harness.MODEL, inside / "model")
@@ -159,14 +160,27 @@ def settings_with_files_go_on_from_elsewhere(cwd):
     shutil.copy(lora, inside / "style.safetensors")
     (inside / "prompt.txt").write_text("@cat, a red one\n")
     words = [word for word in SMALL if not word.startswith("prompt=")]
-    with Paused(inside, [harness.PROGRAM, "generate", "model=model", *words, "prompt=@prompt.txt", "lora=style.safetensors:0.5", "journal=j",
-                         "output=clip.mp4", *LONG]) as paused:
+    run_words = [harness.PROGRAM, "generate", "model=model", *words, "prompt=@prompt.txt", "lora=style.safetensors:0.5",
+                 "deterministic=true", "dump=d", *LONG]
+    assert run([*run_words, "output=whole/"], inside).returncode == 0
+    with Paused(inside, [*run_words, "journal=j", "output=clip/"]) as paused:
         paused.until("Denoise: step 20 of")
         paused.send(signal.SIGKILL)
         paused.release()
     result = resume(cwd, folder="a/j")
     assert result.returncode == 0, result.stderr
-    assert (inside / "clip.mp4").exists() and b"@cat" in (inside / "clip.mp4").read_bytes()
+    made = frames(inside, "clip")
+    assert made == frames(inside, "whole") and all(b"@cat" in bits for bits in made.values()), made.keys()
+    assert all(b"style.safetensors" in bits and str(cwd).encode() not in bits for bits in made.values())
+
+
+@test
+def without_its_settings_a_run_goes_on_with_its_own_words(cwd):
+    words = ["output=clip.gif", *LONG]
+    killed(cwd, *words)
+    (pathlib.Path(cwd) / "j" / "settings.json").unlink()
+    refused(cwd, resume(cwd), "without its settings; repeat the run's own words", left=files_in(cwd))
+    assert run(command("resume=j", *words), cwd).returncode == 0
 
 
 @test
