@@ -61,7 +61,9 @@ Target target_of(const std::filesystem::path& named) {
     path = link.is_absolute() ? link : folder_of(path) / link;
   }
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {path, false, {}};
+  const bool there = ::stat(path.c_str(), &status) == 0;
+  if (!there && errno == ENAMETOOLONG) fail("{}: cannot be written: {}", named.string(), system_message(errno));
+  if (!there || S_ISREG(status.st_mode)) return {path, false, {}};
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return {path, true, {}};
   fail("{}: exists and is {}, so no file can be written under this name", named.string(),
        S_ISDIR(status.st_mode) ? "a folder" : "neither a file nor a stream");

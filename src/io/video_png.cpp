@@ -144,7 +144,7 @@ class PngWriter final : public FrameWriter {
   PngWriter(const fs::path& path, const VideoFormat& format) : FrameWriter(format), path_(path), names_(path) {
     if (names_.is_folder) made_folder_.emplace(names_.folder);
     // Tried now, so that an unwritable folder is known before the first frame is computed.
-    check_writable(names_.single.value_or(frame(0)));
+    check_writable(frame(0));
     for (int64_t i = 0; i < format.frames; ++i) check_spares_inputs(frame(i), frame(i));
     if (format.frames > 0 && names_.is_numbered(format.frames)) old_tags_ = tags_of(frame(0));
     for (const fs::path& old : old_clip_from(format.frames)) check_spares_inputs(old, old);

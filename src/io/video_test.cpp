@@ -233,6 +233,11 @@ TEST(FrameWriter, RefusesAtOnce) {
   for (const char* name : {"%04s.png", "%d%d.png", "x%.png", "%10d.png", "%%d.png", "%999999999999d.png"}) {
     EXPECT_THAT(refusal(name, good), HasSubstr("%04d")) << name;
   }
+  VideoFormat several = good;
+  several.frames = 2;  // whose names are longer
+  EXPECT_THAT(refusal(std::string(250, 'x') + ".png", several),
+              HasSubstr("-0000.png: cannot be written: File name too long"));
+  EXPECT_THAT(refusal(std::string(252, 'x') + ".mp4", good), HasSubstr(".mp4: cannot be written: File name too long"));
   EXPECT_THAT(error_of([&] { FrameWriter::open("", good); }), HasSubstr("empty"));
   EXPECT_EQ(folder.entries(), 0u);
 }
