@@ -322,6 +322,9 @@ void apply_settings(const std::map<std::string, std::string>& settings, const fs
 }
 
 void apply(const VideoRequest& request, const fs::path& lora_folder, GenerateOptions& options) {
+  // That of the server is for pictures that come without a size.
+  const bool pictured = std::ranges::any_of(request.uploads, [](const Upload& each) { return each.key == "image"; });
+  if (!pictured || request.settings.contains("width") || request.settings.contains("height")) options.max_area.reset();
   apply_settings(request.settings, lora_folder, options);
   if (const int64_t steps = steps_of(options);
       request.settings.contains("num_inference_steps") && options.num_inference_steps != steps) {

@@ -49,8 +49,9 @@ std::vector<Field> fields_of_json(std::string_view body);
 // Throws ApiError for a field that there is not, by name, one that is given twice, and what is not of its form.
 VideoRequest parse_video_request(const std::vector<Field>& fields);
 
-// Sets what a request says over `options`, which has the server's own settings. `lora_folder`: where the files are that
-// lora, lora_high and lora_low name; empty: there is none. Throws ApiError.
+// Sets what a request says over `options`, which has the server's own settings: its max_area holds for pictures that
+// come without a size. `lora_folder`: where the files are that lora, lora_high and lora_low name; empty: there is none.
+// Throws ApiError.
 void apply(const VideoRequest& request, const std::filesystem::path& lora_folder, pipeline::GenerateOptions& options);
 void apply_settings(const std::map<std::string, std::string>& settings, const std::filesystem::path& lora_folder,
                     pipeline::GenerateOptions& options);

@@ -90,6 +90,19 @@ TEST(VideoRequest, SecondsAreRoundedToFramesThatAModelMakes) {
               HasSubstr("400 invalid_value seconds: seconds=5: is 77 frames at fps=15, not num_frames=5"));
 }
 
+TEST(VideoRequest, TheAreaOfTheServerIsForPicturesWithoutASize) {
+  GenerateOptions base;
+  base.max_area = 4096;
+  const std::string picture = R"("image": "data:image/png;base64,iVBORw==")";
+  EXPECT_EQ(options_from("{" + picture + "}", base).max_area, 4096);
+  EXPECT_EQ(options_from("{" + picture + R"(, "max_area": "default"})", base).max_area, 4096);
+  for (const char* size : {R"("size": "96x64")", R"("height": 64)", R"("width": 96, "max_area": "default")"})
+    EXPECT_EQ(options_from(fmt::format("{{{}, {}}}", picture, size), base).max_area, std::nullopt) << size;
+  EXPECT_EQ(options_from(R"({"size": "96x64"})", base).max_area, std::nullopt);
+  EXPECT_EQ(options_from(R"({"max_area": "default"})", base).max_area, std::nullopt);
+  EXPECT_EQ(options_from(R"({"size": "96x64", "max_area": 2560})", base).max_area, 2560) << "what the request says";
+}
+
 TEST(VideoRequest, UnknownFieldsAreRefusedByName) {
   EXPECT_EQ(refusal_of([] { from_json(R"({"num_frame": 5})"); }),
             "400 unknown_parameter num_frame: there is no field 'num_frame'; did you mean 'num_frames'?");

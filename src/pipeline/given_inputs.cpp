@@ -77,7 +77,7 @@ void check_given_inputs(const GenerateOptions& o, const ModelFolder& model) {
   if (!o.mask.empty() && o.control_video.empty() && model.kind.control.taken) {
     fail("mask: masks the frames of control_video; name that too, or leave it out");
   }
-  if (o.max_area && o.image.empty()) fail("max_area: follows the shape of image; name one, or give height and width");
+  if (o.max_area && o.image.empty()) fail("max_area: follows the shape of image; name one, or leave max_area out");
   reference_paths(o);
   conditioning_scales(o, model.experts[0].config.vace_layers.size());
 }

@@ -56,7 +56,8 @@ TEST(GivenInputs, InputsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("mask: masks the frames of control_video"));
   options = {};
   options.max_area = 1000;
-  EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("max_area: follows the shape of image"));
+  // Also where height and width are given, which max_area replaces.
+  EXPECT_EQ(refusal("wan21_vace", options), "max_area: follows the shape of image; name one, or leave max_area out");
   options = {};
   options.reference_images = {"a.png", "", "b.png"};
   EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("a name is missing"));

@@ -22,6 +22,7 @@ PATIENCE = 120 * SLOWER  # seconds until a test gives up
 PROGRAM = MODEL = None
 SMALL = {"prompt": "a red ball", "size": "32x32", "num_frames": 5, "num_inference_steps": 2}
 LONG = {**SMALL, "num_inference_steps": 1000}
+PIPELINES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "pipelines"  # small models
 
 
 def run_script(tests):
@@ -264,6 +265,24 @@ def png(width, height):
     rows = b"".join(b"\0" + b"\x40\x80\xc0" * width for _ in range(height))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def write_tensors(file, tensors):
+    """`tensors`: name -> values, as float32."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        begin, data = len(data), data + struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_style(loras):
+    """A LoRA `style` for MODEL in this folder, with a key that matches nothing."""
+    config = json.loads((pathlib.Path(MODEL) / "transformer/config.json").read_text())
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    loras.mkdir()
+    write_tensors(loras / "style.safetensors", {f"diffusion_model.blocks.{block}.ffn.2.diff_b": [0.01] * width for block in (0, 99)})
 
 
 def events_of(data):

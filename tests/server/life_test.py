@@ -13,7 +13,7 @@ import sys
 import time
 
 import harness
-from harness import LONG, PATIENCE, SMALL, Server, compressed_frames, events_of, png, run_script
+from harness import LONG, PATIENCE, PIPELINES, SMALL, Server, compressed_frames, events_of, png, run_script, write_style
 
 
 def a_video_from_prompt_to_file(folder):
@@ -329,8 +329,7 @@ def pictures_for_models_that_take_none(folder):
 
 
 def a_video_from_a_picture(folder):
-    model = pathlib.Path(__file__).resolve().parents[1] / "golden" / "pipelines" / "wan21_i2v"
-    with Server(folder, models=[model]) as server:
+    with Server(folder, models=[PIPELINES / "wan21_i2v"]) as server:
         parts = [("prompt", "a red ball"), ("size", "32x32"), ("num_frames", "5"), ("num_inference_steps", "2"), ("seed", "1")]
         server.form(parts).refused(400, "invalid_value", "image", param="image")
         for broken in (b"\x89PNG\r\n\x1a\n", png(32, 32)[:60], b"\xff\xd8\xff" + b"x" * 100):
@@ -350,6 +349,22 @@ def a_video_from_a_picture(folder):
         assert sorted(p.name for p in (folder / "state" / ids[0]).iterdir()) == ["image.png", "job.json", "video.mp4"]
 
 
+def an_area_is_for_pictures(folder):
+    """That of the server; a request without a picture, or with a size, has height and width."""
+    settings = folder / "area.yml"
+    settings.write_text(f"model: {PIPELINES / 'wan22_ti2v'}\nmax_area: 4096\nheight: 32\nwidth: 64\n")
+    with Server(folder, models=[settings]) as server:
+        parts = [("prompt", "a"), ("num_frames", "5")]
+        picture = ("image", png(64, 128), "x.png")
+        for more, size in (([("size", "96x64")], "96x64"), ([("max_area", "default")], "64x32"),
+                           ([("size", "96x64"), ("max_area", "default")], "96x64"), ([picture], "32x64"),
+                           ([picture, ("size", "96x64")], "96x64")):
+            plan = server.form([*parts, *more], path="/v1/videos/plan").ok()
+            assert plan["size"] == size, (more[0][0], plan)
+        server.form([*parts, ("size", "96x64"), ("max_area", "4096")]).refused(
+            400, "invalid_value", "leave max_area out", param="max_area")
+
+
 def a_budget_holds_with_any_guidance(folder):
     """Blocks in int8 are chosen for the guidance that the server has by default, not for that of its first request."""
     file = folder / "int8.json"
@@ -367,23 +382,10 @@ def a_budget_holds_with_any_guidance(folder):
             refused.refused(400, "invalid_value", "guidance_scale=8", f"more than budget={budget}", param="guidance_scale")
 
 
-def write_tensors(file, tensors):
-    """`tensors`: name -> values, as float32."""
-    header, data = {}, b""
-    for name, values in tensors.items():
-        begin, data = len(data), data + struct.pack(f"<{len(values)}f", *values)
-        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
 def warnings_of_a_run(folder):
     """Keys of a LoRA that are left out are named in its job, also by the next server."""
-    config = json.loads((pathlib.Path(MODEL()) / "transformer/config.json").read_text())
-    width = config["num_attention_heads"] * config["attention_head_dim"]
     loras = folder / "loras"
-    loras.mkdir()
-    write_tensors(loras / "style.safetensors", {f"diffusion_model.blocks.{block}.ffn.2.diff_b": [0.01] * width for block in (0, 99)})
+    write_style(loras)
     with Server(folder, f"lora_folder={loras}") as server:
         plain, styled = (server.create(**more).ok()["id"] for more in ({}, {"lora": "style"}))
         assert server.until(plain, "completed")["warnings"] == []
@@ -400,7 +402,7 @@ def MODEL():
 
 TESTS = {test.__name__: test for test in (
     a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, the_command_makes_it_again, how_the_file_is_encoded,
-    numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list,
+    numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list, an_area_is_for_pictures,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, steps_of_a_recipe, pictures_for_models_that_take_none, a_video_from_a_picture,
