@@ -72,10 +72,10 @@ std::string media_type(const Request& request) {
 
 VideoRequest video_request(const Request& request) {
   if (request.is_multipart_form_data()) {
-    std::vector<Field> fields;
+    std::vector<Field> parts;
     for (const auto& [name, part] : request.files)
-      fields.push_back({.name = name, .value = part.content, .file = !part.filename.empty()});
-    return parse_video_request(fields);
+      parts.push_back({.name = name, .value = part.content, .file = !part.filename.empty()});
+    return parse_video_request(fields_of_form(std::move(parts)));
   }
   if (media_type(request) == "application/json") return parse_video_request(fields_of_json(request.body));
   throw ApiError(415, "unsupported_content_type",

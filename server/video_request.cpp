@@ -29,6 +29,9 @@ constexpr const char* kOrigin = "request";
 
 const std::set<std::string, std::less<>> kTexts = {"model", "prompt", "negative_prompt"};
 const std::set<std::string, std::less<>> kLoras = {"lora", "lora_high", "lora_low"};
+const std::set<std::string, std::less<>> kLists = {
+    "lora",      "lora_high",    "lora_low",           "conditioning_scale", "sigmas",
+    "timesteps", "cache_ratios", "cache_coefficients", "reference_images"};
 
 // What other servers call a field.
 const std::map<std::string, std::string, std::less<>> kOtherNames = {
@@ -57,6 +60,10 @@ bool holds(const std::vector<std::string>& keys, std::string_view key) {
     throw wrong(name, fmt::format("{}: is not for a request, which makes one video; leave it out", name),
                 "unknown_parameter");
   }
+  if (const size_t bracket = name.find('['); bracket != std::string::npos && kLoras.contains(name.substr(0, bracket)))
+    throw wrong(name,
+                fmt::format("there is no field '{}'; in a form write {} as NAME:SCALE", name, name.substr(0, bracket)),
+                "unknown_parameter");
   std::vector<std::string> names = request_keys();
   names.insert(names.end(), upload_keys().begin(), upload_keys().end());
   for (const char* more : {"model", "size", "seconds", "input_reference"}) names.emplace_back(more);
@@ -256,6 +263,26 @@ std::vector<Field> fields_of_json(std::string_view body) {
     } else {
       fields.push_back({.name = name, .value = text_of(name, value)});
     }
+  }
+  return fields;
+}
+
+std::vector<Field> fields_of_form(std::vector<Field> parts) {
+  constexpr std::string_view kListed = "[]";
+  std::vector<Field> fields;
+  std::map<std::string, size_t> texts;  // of lists, where they are in `fields`
+  for (Field& part : parts) {
+    const std::string name = part.name.substr(0, part.name.size() - std::min(part.name.size(), kListed.size()));
+    const bool listed = part.name.ends_with(kListed) && kLists.contains(name);
+    if (listed) part.name = name;
+    if (listed && !part.file) {
+      const auto [first, is_first] = texts.try_emplace(name, fields.size());
+      if (!is_first) {
+        fields[first->second].value += "," + part.value;
+        continue;
+      }
+    }
+    fields.push_back(std::move(part));
   }
   return fields;
 }

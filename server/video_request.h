@@ -46,6 +46,9 @@ struct VideoRequest {
 // A JSON object. Files are "data:image/png;base64,…", alone or as {"image_url": …}. Throws ApiError.
 std::vector<Field> fields_of_json(std::string_view body);
 
+// The parts of a form. A list may come as parts NAME[], one for each item: texts are joined with commas.
+std::vector<Field> fields_of_form(std::vector<Field> parts);
+
 // Throws ApiError for a field that there is not, by name, one that is given twice, and what is not of its form.
 VideoRequest parse_video_request(const std::vector<Field>& fields);
 

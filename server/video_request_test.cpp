@@ -103,6 +103,33 @@ TEST(VideoRequest, TheAreaOfTheServerIsForPicturesWithoutASize) {
   EXPECT_EQ(options_from(R"({"size": "96x64", "max_area": 2560})", base).max_area, 2560) << "what the request says";
 }
 
+// As OpenAI's client writes them.
+TEST(VideoRequest, ListsOfAFormAreRepeatedFields) {
+  const VideoRequest request = parse_video_request(fields_of_form({{"prompt", "a cat"},
+                                                                   {"sigmas[]", "1"},
+                                                                   {"lora[]", "style:0.5"},
+                                                                   {"sigmas[]", "0.5"},
+                                                                   {"lora[]", "other"},
+                                                                   {"timesteps[]", "1000"},
+                                                                   {"reference_images[]", "a", true},
+                                                                   {"reference_images[]", "b", true}}));
+  EXPECT_EQ(request.settings.at("sigmas"), "1,0.5");
+  EXPECT_EQ(request.settings.at("lora"), "style:0.5,other");
+  EXPECT_EQ(request.settings.at("timesteps"), "1000");
+  ASSERT_EQ(request.uploads.size(), 2u);
+  EXPECT_EQ(request.uploads[1].key + request.uploads[1].bytes, "reference_imagesb");
+  const auto refusal = [](const std::vector<Field>& parts) {
+    return refusal_of([&] { parse_video_request(fields_of_form(parts)); });
+  };
+  EXPECT_EQ(refusal({{"seed[]", "1"}}),
+            "400 unknown_parameter seed[]: there is no field 'seed[]'; did you mean 'seed'?");
+  EXPECT_THAT(refusal({{"[]", "1"}}), HasSubstr("there is no field '[]'"));
+  EXPECT_THAT(refusal({{"sigmas", "1"}, {"sigmas[]", "0.5"}}), HasSubstr("sigmas: is given twice"));
+  EXPECT_THAT(refusal({{"sigmas[]", "1", true}}), HasSubstr("sigmas: must be text"));
+  EXPECT_EQ(refusal({{"lora[][name]", "style"}}),
+            "400 unknown_parameter lora[][name]: there is no field 'lora[][name]'; in a form write lora as NAME:SCALE");
+}
+
 TEST(VideoRequest, UnknownFieldsAreRefusedByName) {
   EXPECT_EQ(refusal_of([] { from_json(R"({"num_frame": 5})"); }),
             "400 unknown_parameter num_frame: there is no field 'num_frame'; did you mean 'num_frames'?");

@@ -365,6 +365,16 @@ def an_area_is_for_pictures(folder):
             400, "invalid_value", "leave max_area out", param="max_area")
 
 
+def lists_of_a_form(folder):
+    """OpenAI's client repeats NAME[] for each item as soon as there is a file."""
+    with Server(folder, models=[PIPELINES / "wan21_vace"]) as server:
+        parts = [("prompt", "a"), ("size", "32x32"), ("num_frames", "5"), ("sigmas[]", "1"), ("sigmas[]", "0.5"),
+                 ("reference_images[]", png(32, 32), "x.png"), ("reference_images[]", png(32, 64), "y.png")]
+        video = server.form(parts).ok()
+        assert video["settings"]["sigmas"] == "1,0.5", video
+        server.form([*parts, ("seed[]", "1")]).refused(400, "unknown_parameter", "did you mean 'seed'", param="seed[]")
+
+
 def a_budget_holds_with_any_guidance(folder):
     """Blocks in int8 are chosen for the guidance that the server has by default, not for that of its first request."""
     file = folder / "int8.json"
@@ -402,7 +412,7 @@ def MODEL():
 
 TESTS = {test.__name__: test for test in (
     a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, the_command_makes_it_again, how_the_file_is_encoded,
-    numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list, an_area_is_for_pictures,
+    numbers_of_a_step_cache_in_a_file, ranges_of_a_file, pages_of_the_list, an_area_is_for_pictures, lists_of_a_form,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, steps_of_a_recipe, pictures_for_models_that_take_none, a_video_from_a_picture,
