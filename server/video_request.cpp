@@ -24,6 +24,7 @@ using nlohmann::json;
 using pipeline::GenerateOptions;
 
 constexpr size_t kMaxPromptBytes = 32768;
+constexpr double kLeastSeconds = 0.004;  // a frame at 240 per second
 constexpr double kMostSeconds = 4093;
 constexpr const char* kOrigin = "request";
 
@@ -310,7 +311,7 @@ VideoRequest parse_video_request(const std::vector<Field>& fields) {
       size = field.value;
     } else if (key == "seconds") {
       try {
-        request.seconds = parse_number(field.value, {0.01, kMostSeconds});
+        request.seconds = parse_number(field.value, {kLeastSeconds, kMostSeconds});
       } catch (const Error& error) {
         throw wrong("seconds", fmt::format("seconds={}: {}", field.value, error.what()));
       }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/test_folder.h"
@@ -88,6 +89,19 @@ TEST(VideoRequest, SecondsAreRoundedToFramesThatAModelMakes) {
   EXPECT_EQ(options_from(R"({"seconds": 1})", base).num_frames, 17);
   EXPECT_THAT(refusal_of([&] { options_from(R"({"seconds": 5, "num_frames": 5})", base); }),
               HasSubstr("400 invalid_value seconds: seconds=5: is 77 frames at fps=15, not num_frames=5"));
+}
+
+// As the page shows them: in thousandths of a second, and of one frame not 0.
+TEST(VideoRequest, SecondsOfAVideoMakeItsFramesAgain) {
+  GenerateOptions base;
+  for (const int64_t fps : {1, 2, 3, 7, 15, 16, 24, 25, 30, 101, 239, 240}) {
+    base.fps = fps;
+    for (const int64_t frames : {1, 5, 9, 81, 121, 4093}) {
+      const double seconds = static_cast<double>(std::max<int64_t>(frames - 1, 1)) / static_cast<double>(fps);
+      EXPECT_EQ(options_from(fmt::format(R"({{"seconds": "{:.3f}"}})", seconds), base).num_frames, frames) << fps;
+    }
+  }
+  EXPECT_THAT(refusal_of([] { options_from(R"({"seconds": 0})"); }), HasSubstr("400 invalid_value seconds"));
 }
 
 TEST(VideoRequest, TheAreaOfTheServerIsForPicturesWithoutASize) {

@@ -44,6 +44,7 @@ function duration(seconds) {
 
 const about = (seconds) => (seconds < 1 ? duration(seconds) : `about ${duration(seconds)}`);
 const gigabytes = (bytes) => (bytes < 1e9 ? `${Math.round(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 const say = (text) => { element("said").textContent = text; };
 const shortened = (text) => (text.length > 60 ? `${text.slice(0, 57)}…` : text);
 
@@ -60,6 +61,9 @@ function make(tag, properties = {}, ...children) {
 // ---- the form -------------------------------------------------------------------------------------------------------
 
 const SIZES = [[832, 480], [480, 832], [1280, 720], [720, 1280], [640, 640]];
+
+// From which the server makes as many frames again; one frame is not 0 seconds.
+const secondsOf = (frames, fps) => Number((Math.max(frames - 1, 1) / fps).toFixed(3));
 
 function fillModels() {
   const select = element("model");
@@ -81,7 +85,7 @@ function fillDefaults() {
   element("width").value = width;
   element("height").value = height;
   element("fps").value = fps;
-  element("seconds").value = Number(((frames - 1) / fps).toFixed(3));
+  element("seconds").value = secondsOf(frames, fps);
   element("steps").value = steps;
   element("guidance").value = guidance;
   element("negative").value = negative;
@@ -122,7 +126,7 @@ async function plan() {
     if (turn !== state.plan) return;
     const time = answer.predicted_seconds === null ? "Time unknown on this machine" : `Takes ${about(answer.predicted_seconds)}`;
     shown.replaceChildren(make("strong", { textContent: `${time}, ${gigabytes(answer.predicted_memory_bytes)} of memory` }),
-      ` for ${answer.num_frames} frames of ${answer.size}, ${answer.num_inference_steps} steps.`);
+      ` for ${counted(answer.num_frames, "frame")} of ${answer.size}, ${counted(answer.num_inference_steps, "step")}.`);
     if (!answer.fits) shown.replaceChildren(make("span", { className: "error", textContent: answer.reason }));
     element("create").disabled = !answer.fits;
     showFormError("");
@@ -167,7 +171,7 @@ function showPicture() {
 // ---- jobs -----------------------------------------------------------------------------------------------------------
 
 function jobLine(video) {
-  const facts = [`${video.size}`, `${video.num_frames} frames`, video.model];
+  const facts = [`${video.size}`, counted(video.num_frames, "frame"), video.model];
   if (video.status === "queued") {
     const wait = video.wait_seconds === null ? "" : `, begins in ${about(video.wait_seconds)}`;
     return [video.queue_position > 0 ? `${video.queue_position} before it${wait}` : `Next${wait}`, ...facts].join(" · ");
@@ -272,7 +276,7 @@ function useSettings(video) {
   element("size").value = video.size;
   if (element("size").selectedIndex < 0) element("size").value = "own";
   element("fps").value = video.fps;
-  element("seconds").value = Number(((video.num_frames - 1) / video.fps).toFixed(3));
+  element("seconds").value = secondsOf(video.num_frames, video.fps);
   element("seed").value = video.seed === null ? "" : video.seed;
   const listed = settings.sigmas ?? settings.timesteps;
   element("steps").value =

@@ -181,6 +181,24 @@ def settings_are_those_of_the_video(folder):
             assert shown == ["50", f"{program['guidance_scale']:g}", ""], shown
 
 
+def use_settings(page, prompt):
+    page.value(f"[...document.querySelectorAll('#gallery button')].find(b => b.ariaLabel === 'Use the settings of: {prompt}').click()")
+
+
+def a_video_of_one_frame(folder):
+    with Server(folder, "num_frames=1", "fps=240", "height=32", "width=32", "num_inference_steps=1") as server, Browser(folder, server) as page:
+        page.until("document.getElementById('model').value !== ''")
+        page.fill("prompt", "a ball")
+        page.until("document.getElementById('plan').innerText.includes('for 1 frame of 32x32, 1 step.')")
+        page.value("document.getElementById('create').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 1")
+        page.fill("seconds", "1")
+        use_settings(page, "a ball")
+        page.value("document.getElementById('create').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 2")
+        assert [video["num_frames"] for video in server.get("/v1/videos").ok()["data"]] == [1, 1]
+
+
 def more_after_the_last_was_deleted(folder):
     with Server(folder) as server:
         first = server.create().ok()["id"]
@@ -261,7 +279,8 @@ def everything_has_a_name(folder):
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video,
+    a_video_of_one_frame, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
