@@ -170,6 +170,8 @@ std::string repeat_command(const JobRecord& job) {
 json video_object(const Job& job, int64_t position, std::optional<double> wait_seconds) {
   const JobRecord& record = job.record;
   const Progress& progress = job.progress;
+  json uploads = json::array();
+  for (const auto& [key, file] : record.uploads) uploads.push_back(key);
   const bool runs = record.status == JobStatus::kInProgress, waits = record.status == JobStatus::kQueued;
   const auto setting = [&](const char* key) {
     const auto found = record.settings.find(key);
@@ -196,6 +198,7 @@ json video_object(const Job& job, int64_t position, std::optional<double> wait_s
                 {"fps", record.fps},
                 {"seed", or_null(record.seed)},
                 {"settings", record.settings},
+                {"uploads", uploads},
                 {"command", repeat_command(record)},
                 {"predicted_seconds", or_null(record.predicted_seconds)},
                 {"predicted_memory_bytes", record.predicted_bytes},

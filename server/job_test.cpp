@@ -123,6 +123,9 @@ TEST(Job, IsShownAsOpenAisVideo) {
   job.record.status = JobStatus::kFailed;
   job.record.error = "why";
   EXPECT_EQ(video_object(job, 0, 0)["error"]["message"], "why");
+  EXPECT_EQ(waiting["uploads"], json::array());
+  job.record.uploads = {{"image", "image.png"}, {"mask", "mask.mp4"}};
+  EXPECT_EQ(video_object(job, 0, 0)["uploads"], json::array({"image", "mask"}));
 }
 
 TEST(JobStore, GivesJobsBackInTheirOrder) {

@@ -2,7 +2,7 @@
 "use strict";
 
 const element = (id) => document.getElementById(id);
-const state = { models: [], jobs: new Map(), cards: new Map(), watched: new Map(), listed: false, plan: 0, token: sessionStorage.getItem("token") || "" };
+const state = { models: [], jobs: new Map(), cards: new Map(), watched: new Map(), listed: false, plan: 0, kept: {}, missing: [], token: sessionStorage.getItem("token") || "" };
 
 // ---- asking the server ----------------------------------------------------------------------------------------------
 
@@ -62,6 +62,9 @@ function make(tag, properties = {}, ...children) {
 
 const SIZES = [[832, 480], [480, 832], [1280, 720], [720, 1280], [640, 640]];
 
+// Settings of a video that the form shows; max_area made the size.
+const SHOWN = ["prompt", "negative_prompt", "width", "height", "max_area", "num_frames", "fps", "num_inference_steps", "guidance_scale", "seed"];
+
 // From which the server makes as many frames again; one frame is not 0 seconds.
 const secondsOf = (frames, fps) => Number((Math.max(frames - 1, 1) / fps).toFixed(3));
 
@@ -104,6 +107,7 @@ function formBody() {
   add("guidance_scale", element("guidance").value);
   body.append("seed", element("seed").value === "" ? "-1" : element("seed").value);
   body.append("negative_prompt", element("negative").value);
+  for (const [key, value] of Object.entries(state.kept)) body.append(key, value);
   if (element("picture").files.length > 0) body.append("input_reference", element("picture").files[0]);
   return body;
 }
@@ -165,7 +169,33 @@ function showPicture() {
   shown.hidden = element("picture-remove").hidden = !file;
   if (file) shown.src = URL.createObjectURL(file);
   else shown.removeAttribute("src");
+  showMissing();
   planSoon();
+}
+
+// The files of the video whose settings are used: they stay with it.
+function showMissing() {
+  const others = [...new Set(state.missing)].filter((key) => key !== "image");
+  const sentences = [];
+  if (state.missing.includes("image") && element("picture").files.length === 0) sentences.push("That video began with a picture: choose it again.");
+  if (others.length > 0) sentences.push(`That video had files that cannot be sent from here: ${others.join(", ").replaceAll("_", " ")}.`);
+  element("missing").textContent = sentences.join(" ");
+}
+
+// The settings of that video that have no field.
+function showKept() {
+  element("kept").hidden = Object.keys(state.kept).length === 0;
+  element("kept-list").replaceChildren(...Object.entries(state.kept).map(([key, value]) => {
+    const words = key.replaceAll("_", " ");
+    const remove = make("button", { type: "button", textContent: "Remove", "aria-label": `Remove: ${words}` });
+    remove.addEventListener("click", () => {
+      delete state.kept[key];
+      showKept();
+      element("create").focus();
+      planSoon();
+    });
+    return make("li", {}, make("span", { textContent: `${words}: ${shortened(value)}` }), remove);
+  }));
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -183,18 +213,22 @@ function jobLine(video) {
   return [words[run.phase] || run.phase, ...facts].join(" · ");
 }
 
+const warningsOf = (video) => video.warnings.map((text) => make("p", { className: "warning", textContent: text }));
+
 function queueCard(video) {
   const prompt = make("p", { className: "job-prompt" }), line = make("p", { className: "job-line" });
   const bar = make("progress", { max: 100, "aria-label": `Progress: ${shortened(video.prompt)}` });
   const preview = make("img", { className: "job-preview", alt: "", hidden: true });
   const cancel = make("button", { type: "button", textContent: "Cancel", "aria-label": `Cancel: ${shortened(video.prompt)}` });
   cancel.addEventListener("click", () => remove(video.id, cancel));
-  const item = make("li", {}, prompt, bar, line, preview, make("div", { className: "buttons" }, cancel));
+  const warnings = make("div");
+  const item = make("li", {}, prompt, bar, line, warnings, preview, make("div", { className: "buttons" }, cancel));
   return { item, kind: "queue", number: video.number, show(now) {
     prompt.textContent = now.prompt;
     line.textContent = jobLine(now);
     bar.hidden = now.status !== "in_progress";
     bar.value = now.progress;
+    if (warnings.children.length !== now.warnings.length) warnings.replaceChildren(...warningsOf(now));
   }, preview, previews: 0 };
 }
 
@@ -210,7 +244,7 @@ function galleryCard(video) {
     const retries = make("button", { type: "button", textContent: "Try again", "aria-label": `Try again: ${shortened(video.prompt)}` });
     retries.addEventListener("click", () => retry(video.id, retries, refused));
     buttons.append(retries);
-    item.append(prompt, make("p", { className: "error", textContent: video.error.message }), line, buttons, refused);
+    item.append(prompt, make("p", { className: "error", textContent: video.error.message }), line, ...warningsOf(video), buttons, refused);
   } else {
     const player = make("video", { controls: true, loop: true, playsInline: true, muted: true, preload: "metadata", "aria-label": video.prompt });
     const command = make("code", { textContent: video.command, hidden: true, tabIndex: 0 });
@@ -234,7 +268,7 @@ function galleryCard(video) {
       make("a", { href: url, download: `${video.id}.mp4` }).click();
     });
     buttons.append(save, again, copy);
-    item.append(player, prompt, line, buttons, command);
+    item.append(player, prompt, line, ...warningsOf(video), buttons, command);
     showPlayer(player, video);
   }
   const gone = make("button", { type: "button", textContent: "Delete", "aria-label": `Delete: ${shortened(video.prompt)}` });
@@ -270,6 +304,11 @@ function useSettings(video) {
   element("prompt").value = video.prompt;
   element("model").value = video.model;
   fillDefaults();
+  state.kept = Object.fromEntries(Object.entries(settings).filter(([key]) => !SHOWN.includes(key)));
+  showKept();
+  state.missing = video.uploads;
+  element("picture").value = "";
+  showPicture();
   const [width, height] = video.size.split("x");
   element("width").value = width;
   element("height").value = height;

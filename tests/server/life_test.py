@@ -371,7 +371,7 @@ def lists_of_a_form(folder):
         parts = [("prompt", "a"), ("size", "32x32"), ("num_frames", "5"), ("sigmas[]", "1"), ("sigmas[]", "0.5"),
                  ("reference_images[]", png(32, 32), "x.png"), ("reference_images[]", png(32, 64), "y.png")]
         video = server.form(parts).ok()
-        assert video["settings"]["sigmas"] == "1,0.5", video
+        assert video["settings"]["sigmas"] == "1,0.5" and video["uploads"] == ["reference_images"] * 2, video
         server.form([*parts, ("seed[]", "1")]).refused(400, "unknown_parameter", "did you mean 'seed'", param="seed[]")
 
 

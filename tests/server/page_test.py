@@ -13,7 +13,7 @@ import sys
 import time
 
 import harness
-from harness import LONG, PATIENCE, SMALL, Server, mark_failed, run_script
+from harness import LONG, PATIENCE, PIPELINES, SMALL, Server, mark_failed, png, run_script, write_style
 
 SKIPPED = 77
 
@@ -185,6 +185,50 @@ def use_settings(page, prompt):
     page.value(f"[...document.querySelectorAll('#gallery button')].find(b => b.ariaLabel === 'Use the settings of: {prompt}').click()")
 
 
+def settings_without_a_field_are_used_again(folder):
+    loras = folder / "loras"
+    write_style(loras)
+    request = {**SMALL, "num_inference_steps": 4, "seed": 5, "recipe": "lightning_4", "lora": "style:0.5", "crf": 20}
+    with Server(folder, f"lora_folder={loras}") as server:
+        first = server.until(server.create(request).ok()["id"], "completed")
+        with Browser(folder, server) as page:
+            page.until("document.querySelectorAll('#gallery li').length === 1")
+            warning = page.value("document.querySelector('#gallery .warning').textContent")
+            assert warning.startswith("style.safetensors: 1 of 2 keys match no tensor"), warning
+            assert page.value("document.getElementById('kept').hidden")
+            use_settings(page, SMALL["prompt"])
+            kept = page.value("[...document.querySelectorAll('#kept-list span')].map(e => e.textContent)")
+            assert {"lora: style:0.5", "crf: 20", "sigmas: 1,0.75,0.5,0.25"} < set(kept), kept
+            page.value("document.getElementById('create').click()")
+            page.until("document.querySelectorAll('#gallery li').length === 2")
+            page.value("[...document.querySelectorAll('#kept-list button')].find(b => b.ariaLabel === 'Remove: crf').click()")
+            page.value("document.getElementById('create').click()")
+            page.until("document.querySelectorAll('#gallery li').length === 3")
+        third, second, _ = server.get("/v1/videos").ok()["data"]
+        assert second["settings"] == first["settings"], (first, second)
+        assert third["settings"] == {key: value for key, value in first["settings"].items() if key != "crf"}, third
+
+
+def a_picture_is_not_used_again(folder):
+    """The one that is chosen is of another video."""
+    choose = """(() => { const files = new DataTransfer(); files.items.add(new File(["x"], "x.png"));
+             document.getElementById("picture").files = files.files; document.getElementById("picture").dispatchEvent(new Event("change")); })()"""
+    shown = "[document.getElementById('picture').files.length, document.getElementById('missing').textContent]"
+    with Server(folder, models=[PIPELINES / "wan22_ti2v"]) as server:
+        parts = [("size", "32x32"), ("num_frames", "5"), ("num_inference_steps", "1")]
+        for more in ([("prompt", "with"), ("image", png(32, 32), "x.png")], [("prompt", "without")]):
+            server.until(server.form([*parts, *more]).ok()["id"], "completed")
+        with Browser(folder, server) as page:
+            page.until("document.querySelectorAll('#gallery li').length === 2")
+            page.value(choose)
+            use_settings(page, "with")
+            assert page.value(shown) == [0, "That video began with a picture: choose it again."], page.value(shown)
+            page.value(choose)
+            assert page.value(shown) == [1, ""], page.value(shown)
+            use_settings(page, "without")
+            assert page.value(shown) == [0, ""], page.value(shown)
+
+
 def a_video_of_one_frame(folder):
     with Server(folder, "num_frames=1", "fps=240", "height=32", "width=32", "num_inference_steps=1") as server, Browser(folder, server) as page:
         page.until("document.getElementById('model').value !== ''")
@@ -280,7 +324,7 @@ def everything_has_a_name(folder):
 
 TESTS = {test.__name__: test for test in (
     a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video,
-    a_video_of_one_frame, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    settings_without_a_field_are_used_again, a_picture_is_not_used_again, a_video_of_one_frame, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
