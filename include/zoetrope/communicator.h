@@ -73,7 +73,8 @@ class ZOETROPE_API Communicator {
   // from the own rank are allowed and are matched in order like any other.
   virtual Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) = 0;
 
-  // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective.
+  // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective. Threads of a rank may split
+  // communicators of their own at once, as with exchange().
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   // Counts this communicator alone: those split from it have counters of their own.

@@ -222,6 +222,28 @@ ZT_RANK_TEST(Split, MessagesStayInTheirCommunicator) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_payload(in[static_cast<size_t>(i)], {(me + n - 1) % n, 0, i}));
 }
 
+// Threads of a rank split communicators of their own at once, and go on in another order on every rank.
+ZT_RANK_TEST(Split, ThreadsMaySplitAtOnce) {
+  const int n = comm.size();
+  const int me = comm.rank();
+  const std::unique_ptr<Communicator> parents[] = {comm.split(0, me), comm.split(0, me)};
+  const auto split_and_gather = [&](int thread) {
+    const std::unique_ptr<Communicator> made = parents[thread]->split(0, me);
+    std::this_thread::sleep_for(std::chrono::milliseconds(thread == me % 2 ? 0 : 10));
+    std::vector<int> all(static_cast<size_t>(n));
+    const int mine = 100 * thread + me;
+    made->all_gather(&mine, all.data(), sizeof mine);
+    for (int rank = 0; rank < n; ++rank) EXPECT_EQ(all[static_cast<size_t>(rank)], 100 * thread + rank);
+  };
+  for (int round = 0; round < 10; ++round) {
+    {
+      const std::jthread other([&] { split_and_gather(1); });
+      split_and_gather(0);
+    }
+    comm.barrier();
+  }
+}
+
 ZT_RANK_TEST(Collectives, GiveEveryRankTheSame) {
   const int n = comm.size();
   const int me = comm.rank();

@@ -27,11 +27,9 @@ SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket
   parent.all_gather(&mine, all.data(), sizeof mine, "split");
 
   SplitGroup group;
-  group.largest_ticket = ticket;
-  for (int rank = 0; rank < parent.size(); ++rank) {
+  group.ticket = all[0].ticket;
+  for (int rank = 0; rank < parent.size(); ++rank)
     if (all[static_cast<size_t>(rank)].color == color) group.members.push_back(rank);
-    group.largest_ticket = std::max(group.largest_ticket, all[static_cast<size_t>(rank)].ticket);
-  }
   std::stable_sort(group.members.begin(), group.members.end(),
                    [&](int a, int b) { return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key; });
   group.rank =

@@ -48,11 +48,11 @@ class Deadline {
 struct SplitGroup {
   std::vector<int> members;  // ranks of the parent, in the order of the new communicator
   int rank = 0;              // of this rank among them
-  int64_t largest_ticket = 0;
+  int64_t ticket = 0;
 };
 
 // The collective part of Communicator::split: the ranks with this rank's color. `ticket` is any number; the result has
-// the largest of all ranks of the parent.
+// that of the parent's rank 0.
 SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket = 0);
 
 // `from` + seconds; about three years where that is more.

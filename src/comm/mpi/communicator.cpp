@@ -21,8 +21,18 @@ namespace {
 // MPI counts in int. Both sides cut a piece alike, since their byte counts are equal.
 constexpr size_t kLargestMessage = size_t{1} << 30;
 
-// Worlds take the low tags, in the order of the calls of mpi_world(), which are collective; splits take those above.
+// Worlds take the low tags, in the order of the calls of mpi_world(), which are collective; others take those above.
 constexpr int kWorlds = 1 << 14;
+
+// Rank 0 of what a communicator is made from chooses its tag, among tags that no other rank chooses. So threads may
+// make several communicators at once, in another order on every rank.
+int64_t choose_tag(Runtime& runtime) { return kWorlds + runtime.rank() + runtime.size() * runtime.chosen_tags++; }
+
+int checked_tag(const Runtime& runtime, int64_t tag) {
+  if (tag > runtime.largest_tag())
+    fail("{} communicators have been made, and this MPI can tell no more apart", (tag - kWorlds) / runtime.size());
+  return static_cast<int>(tag);
+}
 
 // Pieces from this rank to itself that wait for their other side, in the order posted: all sends or all receives.
 using LocalQueue = std::deque<std::pair<std::shared_ptr<Exchange>, size_t>>;
@@ -93,17 +103,14 @@ class MpiCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    // A tag that no member of the parent uses yet; groups of different colors share it, having no pair in common.
+    // Groups of different colors share the tag, having no pair of ranks in common.
     Runtime& runtime = Runtime::instance();
-    const SplitGroup group = gather_split(*this, color, key, std::max<int64_t>(runtime.next_tag, kWorlds));
-    const int64_t tag = group.largest_ticket;
-    if (tag > runtime.largest_tag())
-      fail("{} communicators have been split off, and this MPI can tell no more apart", tag - kWorlds);
-    runtime.next_tag = tag + 1;
+    const SplitGroup group = gather_split(*this, color, key, rank_ == 0 ? choose_tag(runtime) : 0);
+    const int tag = checked_tag(runtime, group.ticket);
     std::vector<int> members;
     for (const int member : group.members) members.push_back(world_rank(member));
     auto made = std::make_unique<MpiCommunicator>(std::make_shared<Deadline>(deadline_), trace_, std::move(members),
-                                                  group.rank, static_cast<int>(tag));
+                                                  group.rank, tag);
     made->rank_thread_ = std::this_thread::get_id();
     made->stop_->parent = stop_;
     return made;
@@ -190,14 +197,11 @@ std::vector<int> world_members(MPI_Comm comm) {
   return members;
 }
 
-// A tag that no member uses yet. On the caller's communicator, since the members have no other in common.
-int agreed_tag(Runtime& runtime, MPI_Comm comm) {
-  int64_t tag = std::max<int64_t>(runtime.next_tag, kWorlds);
-  MPI_Allreduce(MPI_IN_PLACE, &tag, 1, MPI_INT64_T, MPI_MAX, comm);
-  if (tag > runtime.largest_tag())
-    fail("{} communicators have been made, and this MPI can tell no more apart", tag - kWorlds);
-  runtime.next_tag = tag + 1;
-  return static_cast<int>(tag);
+// On the caller's communicator, since the members have no other in common.
+int agreed_tag(Runtime& runtime, MPI_Comm comm, int rank) {
+  int64_t tag = rank == 0 ? choose_tag(runtime) : 0;
+  MPI_Bcast(&tag, 1, MPI_INT64_T, 0, comm);
+  return checked_tag(runtime, tag);
 }
 
 // Refuses what would wait for a progress thread that has ended.
@@ -239,7 +243,7 @@ std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& 
   std::vector<int> members = mpi::world_members(comm);
   int rank = 0;
   MPI_Comm_rank(comm, &rank);
-  const int tag = mpi::agreed_tag(runtime, comm);
+  const int tag = mpi::agreed_tag(runtime, comm, rank);
   return std::make_unique<mpi::MpiCommunicator>(options, std::move(members), rank, tag);
 }
 

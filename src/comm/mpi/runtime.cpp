@@ -400,7 +400,7 @@ void Runtime::note_done(Exchange& exchange) {
   for (const Piece& piece : exchange.pieces) {
     if (piece.local) continue;
     // Communicators that have two ranks in common have tags of their own.
-    const uint64_t sequence = static_cast<uint64_t>(exchange.tag) << 40 | piece.number;
+    const uint64_t sequence = static_cast<uint64_t>(exchange.tag) << 32 | piece.number;
     if (piece.sends) messages.push_back({rank_, piece.peer, sequence});
     else messages.push_back({piece.peer, rank_, sequence});
   }

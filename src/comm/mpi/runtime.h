@@ -97,7 +97,7 @@ class Runtime {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int largest_tag() const { return largest_tag_; }
-  int64_t next_tag = 0;  // for communicators split off; only the rank's own thread uses it
+  std::atomic<int64_t> chosen_tags = 0;  // of communicators that this rank chose the tag of
 
   // Makes the messages of an exchange; throws Error where the run has failed.
   void submit(const std::shared_ptr<Exchange>& exchange);

@@ -3,8 +3,10 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "zoetrope/error.h"
@@ -115,6 +117,30 @@ void trade_over_own_communicators(int rank, int size) {
   MPI_Comm_free(&parity);
 }
 
+// At once, and used in another order on every rank.
+void wrap_on_two_threads(int rank, int size) {
+  for (int round = 0; round < 10; ++round) {
+    MPI_Comm lent[2] = {MPI_COMM_NULL, MPI_COMM_NULL};
+    for (MPI_Comm& comm : lent) MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    std::atomic<int> wrong = 0;
+    const auto wrap_and_gather = [&](int thread) {
+      const auto comm = wrap_mpi(&lent[thread]);
+      std::this_thread::sleep_for(std::chrono::milliseconds(thread == rank % 2 ? 0 : 10));
+      std::vector<int> all(static_cast<size_t>(size));
+      const int mine = 100 * thread + rank;
+      comm->all_gather(&mine, all.data(), sizeof mine);
+      for (int peer = 0; peer < size; ++peer) wrong += all[static_cast<size_t>(peer)] != 100 * thread + peer ? 1 : 0;
+    };
+    {
+      const std::jthread other([&] { wrap_and_gather(1); });
+      wrap_and_gather(0);
+    }
+    expect(wrong == 0, std::to_string(wrong) + " values of communicators wrapped at once");
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (MPI_Comm& comm : lent) MPI_Comm_free(&comm);
+  }
+}
+
 void refuse_what_is_no_group_of_ranks(int rank, int size) {
   const MPI_Comm none = MPI_COMM_NULL;
   expect_refusal(&none, "MPI_COMM_NULL");
@@ -142,6 +168,7 @@ int main(int argc, char** argv) {
   const CommunicatorCount made;
   begin_with_ranks_that_wrap_nothing(rank);
   trade_over_own_communicators(rank, size);
+  wrap_on_two_threads(rank, size);
   refuse_what_is_no_group_of_ranks(rank, size);
   expect(made.alive() > 0, "no communicator was made");
   finish_mpi();
