@@ -54,7 +54,7 @@ struct Problem {
   bool log_sum_exp = false;  // run() writes the log-sum-exp too
 };
 
-// Dtype of both matrix multiplications of self-attention.
+// Dtype of both matrix multiplications of self-attention; cross-attention is in the problem's dtype.
 enum class AttentionDtype : uint8_t {
   kAsComputed,  // the problem's dtype
   kInt8,        // of BF16 problems; heads for which it is too coarse stay in BF16

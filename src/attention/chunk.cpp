@@ -39,7 +39,7 @@ kernels::FlashProblem flash_problem(const ChunkContext& context, int64_t heads) 
   flash.softmax =
       context.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
   flash.center_keys = context.strategy.k_smoothing;
-  flash.int8 = context.strategy.attention_dtype == AttentionDtype::kInt8;
+  flash.int8 = context.strategy.attention_dtype == AttentionDtype::kInt8 && problem.key_tokens == 0;
   flash.int8_limit = context.strategy.attention_int8_limit;
   flash.tiles = context.tiles;
   return flash;

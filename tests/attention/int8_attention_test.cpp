@@ -114,5 +114,21 @@ TEST(Int8AttentionOverRanks, CoarseHeadsAreAsComputed) {
   });
 }
 
+// int8 is of self-attention.
+TEST(Int8AttentionOverRanks, CrossAttentionIsAsComputed) {
+  const Case whole({.tokens = 300, .heads = 2, .head_dim = 64, .dtype = DType::kBF16, .key_tokens = 128}, 4);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    const auto run = [&](AttentionDtype dtype) {
+      ContextAttention attention = plan(whole.problem, {.deterministic = true, .attention_dtype = dtype}, comm, 1);
+      Shard shard(whole, attention.tokens());
+      attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+      EXPECT_EQ(attention.counters().heads_int8, 0);
+      return shard;
+    };
+    const Shard int8 = run(AttentionDtype::kInt8), exact = run(AttentionDtype::kAsComputed);
+    EXPECT_TRUE(same_bits(int8.o, exact.o));
+  });
+}
+
 }  // namespace
 }  // namespace zoetrope::attention::testing
