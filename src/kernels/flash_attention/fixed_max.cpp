@@ -8,6 +8,7 @@
 #include "base/index_range.h"
 #include "kernels/flash_attention/int8_attention.h"
 #include "kernels/flash_attention/mask.h"
+#include "kernels/gemm/int8_groups.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
 
@@ -232,7 +233,8 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int
                   std::abs(scale_log2e_);
   const float n = statistics[kStatCount], value = statistics[kStatValueMaximum];
   if (!(n > 0) || !(value < kInfinity) || !(radius_log2e_ < kInfinity)) return;
-  const int up = value > 0 ? std::max(0, ceil_log2(value)) : 0;
+  const int least_up = problem.int8 ? ceil_log2(kInt8Most) : 0;  // values are multiplied before their scale
+  const int up = value > 0 ? std::max(least_up, ceil_log2(value)) : 0;
   const int down = value > 0 ? std::min(0, floor_log2(value)) : 0;
   constexpr int kHeadroomBelow = 102;  // −126 + 24 bits
   const int headroom = 126 - ceil_log2(n) - up, bound = headroom + kHeadroomBelow + down,

@@ -3,7 +3,7 @@
 //
 // With t the base-2 exponents of a row and c = q·k̄·scale·log₂e, Cauchy and Schwarz give |t − c| ≤ β =
 // ‖q‖·ρ·|scale|·log₂e. Weights are p = 2^(t − c)·2^E. The largest E with which neither l nor o can overflow is C − ⌈β⌉,
-//   C = 126 − ⌈log₂ n⌉ − max(0, ⌈log₂ v̂⌉),
+//   C = 126 − ⌈log₂ n⌉ − max(0, ⌈log₂ v̂⌉), in int8 max(7, ⌈log₂ v̂⌉): weights meet values as integers, up to 127,
 // and a row is safe when terms 24 bits below its largest one are normal numbers then, with and without their values.
 // Its largest t − c is at least 0 (their sum is 0), and at least −β where the keys are not centred:
 //   ⌈β⌉ ≤ C + 102 + min(0, ⌊log₂ v̂⌋)          2·⌈β⌉ ≤ the same

@@ -415,6 +415,24 @@ TEST_P(FastInt8Attention, FixedOffsetsHoldForRoundedScores) {
   }
 }
 
+// Few elements and keys, with which rows come as close to the bound as they can; and one row that needs an exponent, so
+// that all rows of its group get the largest that is safe for them.
+TEST_P(Int8Attention, FixedOffsetsLeaveRoomForValuesAsIntegers) {
+  int64_t fixed = 0;
+  for (int64_t head_dim = 1; head_dim <= 5; ++head_dim)
+    for (int64_t keys = 2; keys <= 8; ++keys)
+      for (const float factor : {60.0f, 90.0f}) {
+        Case c = make(1, 20, keys, 1, head_dim, Softmax::kFixedMax);
+        for (int64_t d = 0; d < head_dim; ++d) set_element(c.q, 0, 0, 0, d, factor);
+        c.attend();
+        fixed += c.counts.fixed;
+        for (int64_t i = 0; i < 20; ++i)
+          for (int64_t d = 0; d < head_dim; ++d)
+            EXPECT_TRUE(std::isfinite(element(c.o, 0, i, 0, d))) << keys << " keys of " << head_dim << ", row " << i;
+      }
+  EXPECT_GT(fixed, 0);
+}
+
 // Keys that climb by 2^100 and more: references are raised and tiles are redone.
 TEST_P(FastInt8Attention, ScoresThatKeepClimbing) {
   Case c = make(1, 29, 700, 1, 16);
