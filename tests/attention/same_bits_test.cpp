@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "attention_case.h"
 
 namespace zoetrope::attention::testing {
@@ -61,6 +63,20 @@ TEST(Deterministic, GatherOnlineF32) { expect_same_bits_of_a_gather(DType::kF32,
 TEST(Deterministic, GatherOnlineBF16) { expect_same_bits_of_a_gather(DType::kBF16, Softmax::kOnline); }
 TEST(Deterministic, GatherFixedMaxF32) { expect_same_bits_of_a_gather(DType::kF32, Softmax::kFixedMax); }
 TEST(Deterministic, GatherFixedMaxBF16) { expect_same_bits_of_a_gather(DType::kBF16, Softmax::kFixedMax); }
+
+// In cross-attention every rank has all keys, whatever the layout.
+void expect_same_bits_of_cross_attention(DType dtype) {
+  const Case whole({.tokens = 331, .heads = 4, .head_dim = 40, .dtype = dtype, .key_tokens = 77}, 8);
+  Strategy strategy{.layout = {.ulysses = 1, .ring = 1}, .deterministic = true};
+  const Tensor expected = run_threads(whole, strategy, 1);
+  for (const auto& [ulysses, ring, gather] : {std::tuple(3, 1, 1), {4, 2, 1}, {1, 3, 1}, {1, 1, 5}}) {
+    strategy.layout = {.ulysses = ulysses, .ring = ring, .gather = gather};
+    EXPECT_TRUE(same_bits(run_threads(whole, strategy, 2), expected)) << fmt::format("{} {} {}", ulysses, ring, gather);
+  }
+}
+
+TEST(Deterministic, CrossAttentionOnlineF32) { expect_same_bits_of_cross_attention(DType::kF32); }
+TEST(Deterministic, CrossAttentionOnlineBF16) { expect_same_bits_of_cross_attention(DType::kBF16); }
 
 // The same ranks as threads of this process: under mpirun that is another transport.
 void run_transport(comm::Communicator& comm, int ulysses, int ring) {
