@@ -176,6 +176,8 @@ class WanPipeline:
                       for text, negative in zip(prompts, negatives) for _ in range(num_videos_per_prompt)]
             if ignored := self._model.ignored(common):
                 warnings.warn(f"call: {ignored}", stacklevel=2)
+            if len(videos) > batch_size:
+                self._refuse_journal(common, len(videos), batch_size)
             seeds = self._add_noise(videos, generator, latents, folder)
             made, found = [], []
 
@@ -194,6 +196,14 @@ class WanPipeline:
         return WanPipelineOutput(frames, [as_user_array(video["latents"]) for video in made],
                                  [video["seed"] if seeds else None for video in made],
                                  [video["summary"] for video in made])
+
+    def _refuse_journal(self, common: Keys, count: int, batch_size: int) -> None:
+        """A journal is of one run: the second would not find what the first completes and removes."""
+        keys = {**self._opened, **dict(common)}
+        for key, unset in (("resume", ("",)), ("journal", ("", "none"))):
+            if keys.get(key, "") not in unset:
+                raise _core.Error(f"call: {key}={keys[key]} is of one run, and {count} videos with batch_size="
+                                  f"{batch_size} are several; make a call for each, or set batch_size={count}")
 
     def _add_noise(self, videos: list[Keys], generator: Any, latents: Any, folder: Path) -> bool:
         """Adds the keys of the noise; returns whether they are seeds."""

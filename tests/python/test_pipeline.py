@@ -2,6 +2,7 @@
 import gc
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -172,6 +173,40 @@ def test_an_exception_of_the_callback_ends_the_run(ranks):
         some(PROMPT, generator=7, callback_on_step_end=callback, **SMALL)
     assert steps == [0]
     assert some(PROMPT, generator=7, **SMALL).frames.shape == (1, 9, 64, 64, 3)
+
+
+def test_a_call_that_was_ended_is_resumed(dump, tmp_path):
+    folder = str(tmp_path / "journal")
+    some = zoetrope.WanPipeline.from_pretrained(TINY, keep_weights="all", **MODEL)
+
+    def stop(pipeline, step, timestep, tensors):
+        if step == 1:
+            raise Wrong("enough")
+
+    def refused(key, opened, *arguments, **keys):
+        before = sorted(pathlib.Path(folder).rglob("*"))
+        with pytest.raises(zoetrope.Error, match=f"call: {key}=.* is of one run, and 2 videos with batch_size=1 are"):
+            opened(*arguments, generator=7, callback_on_step_end=stop, **{**SMALL, **keys})
+        assert sorted(pathlib.Path(folder).rglob("*")) == before
+
+    refused("journal", some, [PROMPT, PROMPT], journal=folder)
+    assert not os.path.exists(folder)
+    with pytest.raises(Wrong):
+        some(PROMPT, generator=7, callback_on_step_end=stop, journal=folder, **SMALL)
+    refused("resume", some, [PROMPT, PROMPT], resume=folder)
+    refused("resume", some, PROMPT, num_videos_per_prompt=2, resume=folder)
+    refused("resume", zoetrope.WanPipeline.from_pretrained(TINY, resume=folder, **MODEL), [PROMPT, PROMPT])
+    steps = []
+    out = some(PROMPT, generator=7, resume=folder, callback_on_step_end=lambda p, step, *_: steps.append(step), **SMALL)
+    assert steps == [1, 2]  # the step whose callback raised was not noted
+    assert (out.frames[0] == dump["frames"]).all()
+    assert not os.path.exists(folder)  # the video is complete
+    # Videos that are one run have one journal.
+    with pytest.raises(Wrong):
+        some([PROMPT, "a"], generator=7, batch_size=2, callback_on_step_end=stop, journal=folder, **SMALL)
+    out = some([PROMPT, "a"], generator=7, batch_size=2, resume=folder, **SMALL)
+    assert (out.frames[0] == dump["frames"]).all()
+    some([PROMPT, "a"], output_type="latent", journal="none", **SMALL)
 
 
 def test_the_callback_cannot_call_its_pipeline(pipe):
