@@ -14,8 +14,8 @@ namespace zoetrope::pipeline {
 // Rank `root`'s text, of any length, on every rank. Collective. `operation` (a string literal) names the waits.
 std::string broadcast_text(comm::Communicator& world, int root, std::string text, const char* operation);
 
-// `values` is one "key=value" a line. Collective. Throws the same Error on every rank where a rank's values differ from
-// rank 0's, naming the rank, the key and both values.
+// `values` is one "key=value", or another fact, a line. Collective. Throws the same Error on every rank where a rank's
+// lines differ from rank 0's, naming the rank and the first two that do.
 void require_agreement(comm::Communicator& world, const std::string& values);
 
 // Collective. Every rank brings a refusal, or an empty one; all throw Error with the first that is not empty, so that

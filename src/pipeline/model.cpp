@@ -11,10 +11,12 @@
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
+#include "base/words.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
 #include "pipeline/cancel.h"
 #include "pipeline/comm_timeout.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/run.h"
 #include "pipeline/watched_ranks.h"
 
@@ -68,6 +70,17 @@ Turns& turns_of_process() {
   return turns;
 }
 
+// What must be the same on every rank of a call.
+std::string agreed_lines(const std::vector<pipeline::GenerateOptions>& videos, const Callbacks& callbacks) {
+  std::string lines = counted(std::ssize(videos), "video") + " in a call\n";
+  lines += callbacks.latents ? "a callback that sees latents\n" : "no callback that sees latents\n";
+  for (pipeline::GenerateOptions video : videos) {
+    lines += video.decode ? "decode=true (frames)\n" : "decode=false (latents alone)\n";
+    lines += pipeline::describe_options(video).values();
+  }
+  return lines;
+}
+
 }  // namespace
 
 struct Model::Impl {
@@ -106,9 +119,7 @@ struct Model::Impl {
     std::vector<pipeline::GenerateOptions> videos = options_of(requests, has_frames);
     if (!has_frames)
       for (pipeline::GenerateOptions& video : videos) video.sink_value_bytes = 0;
-    std::string settings;
-    for (pipeline::GenerateOptions copy : videos) settings += pipeline::describe_options(copy).values();
-    pipeline::require_agreement(world, settings);
+    pipeline::require_agreement(world, agreed_lines(videos, callbacks));
     Call call{world.world_rank(0), next_call};
     if (world.rank() == 0) call.second = next_call++;
     world.broadcast(0, &call.second, sizeof call.second, "call");

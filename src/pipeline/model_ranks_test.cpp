@@ -6,6 +6,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "zoetrope/model.h"
 
@@ -78,10 +79,41 @@ void failures_end_calls(comm::Communicator& comm) {
          [&] { model.generate(request, [](const VideoFormat&) { return std::make_unique<FailingSink>(); }); });
 }
 
-[[maybe_unused]] const int kRegistered =
-    comm::launched_by_mpi() ? comm::register_rank_test("ModelOverMpi", "WhatFailsOnOneRankEndsTheCallOnAll",
-                                                       comm::kTestRanks, __FILE__, __LINE__, failures_end_calls)
-                            : 0;
+// What no key says, and still every rank must do.
+void differences_end_calls(comm::Communicator& comm) {
+  const int last = comm.size() - 1;
+  if (last == 0) return;
+  const bool other = comm.rank() == last;
+  ModelOptions options;
+  options.threads = 1;
+  options.comm_timeout = 10;  // a difference that is not seen ends here
+  Model model = Model::open(pipeline::recorded_model("wan21_t2v"), options);
+  const Request request = pipeline::small_run();
+  const auto expect = [&](const std::string& has, const std::string& where, const std::function<void()>& call) {
+    EXPECT_EQ(thrown_by(call), "Error: the ranks disagree about their settings: rank " + std::to_string(last) +
+                                   " has " + has + " where rank 0 has " + where);
+  };
+  expect("decode=false (latents alone)", "decode=true (frames)", [&] {
+    Request mine = request;
+    mine.decode = !other;
+    model.generate(mine);
+  });
+  expect("no callback that sees latents", "a callback that sees latents", [&] {
+    Callbacks callbacks;
+    if (!other) callbacks.latents = [](int64_t, double, const TensorView&) {};
+    model.generate(request, callbacks);
+  });
+  expect("1 video in a call", "2 videos in a call",
+         [&] { model.generate(std::vector<Request>(other ? 1 : 2, request)); });
+}
+
+int register_over_mpi(const char* name, const comm::RankBody& body) {
+  if (!comm::launched_by_mpi()) return 0;
+  return comm::register_rank_test("ModelOverMpi", name, comm::kTestRanks, __FILE__, __LINE__, body);
+}
+[[maybe_unused]] const int kRegistered[] = {
+    register_over_mpi("WhatFailsOnOneRankEndsTheCallOnAll", failures_end_calls),
+    register_over_mpi("WhatDiffersBetweenRanksEndsTheCallOnAll", differences_end_calls)};
 
 }  // namespace
 }  // namespace zoetrope

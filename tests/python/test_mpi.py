@@ -64,3 +64,23 @@ def test_an_uncaught_exception_of_one_rank_ends_all(how):
     """)
     assert done.returncode != 0
     assert "Wrong: enough" in done.stderr and "this is 0" in done.stdout, done
+
+
+@pytest.mark.parametrize("one, other, said", [
+    ("output_type='np'", "output_type='latent'",
+     "rank 1 has decode=false (latents alone) where rank 0 has decode=true (frames)"),
+    ("callback_on_step_end=print", "",
+     "rank 1 has no callback that sees latents where rank 0 has a callback that sees latents"),
+    ("batch_size=2", "batch_size=1", "rank 1 has 1 video in a call where rank 0 has 2 videos in a call")])
+def test_what_differs_between_ranks_ends_the_call_of_all(tmp_path, one, other, said):
+    done = mpirun(2, f"""
+        keys = dict({one}) if rank == 0 else dict({other})
+        try:
+            pipe([{PROMPT!r}, "a"], generator=7, **{{**{SMALL!r}, **keys}})
+        except zoetrope.Error as error:
+            open(os.path.join({str(tmp_path)!r}, str(rank)), "w").write(str(error))
+    """)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        words = pathlib.Path(tmp_path, str(rank)).read_text()
+        assert words == f"the ranks disagree about their settings: {said}"
