@@ -286,7 +286,7 @@ class ZOETROPE_API Model {
 
   // Runs over options.ranks threads of this process, or as its rank of an MPI job when started by mpirun. There a rank
   // throws its own failure, the others an Error that names it, and MPI is left running: comm::finish_mpi() ends it.
-  // Calls from several threads follow one another; none may come from a callback or a sink.
+  // Calls from several threads follow one another; one from a callback or a sink of the model's throws Error.
   Video generate(const Request& request, const Callbacks& callbacks = {});
   // Likewise, with the frames into a sink while later ones are still being decoded: video_file("clip.mp4").
   Video generate(const Request& request, const OpenSink& sink, const Callbacks& callbacks = {});

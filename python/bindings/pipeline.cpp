@@ -22,6 +22,7 @@
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/lora_options.h"
+#include "pipeline/model_call.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/run_settings.h"
 #include "python/bindings/bindings.h"
@@ -102,15 +103,9 @@ std::string words_of(const nb::python_error& error) {
 // What ends a run from Python: a signal's exception, or one of a hook. Holds it until the run has ended.
 class Ending {
  public:
-  // `model`: whose run this is. Where it is called by a hook of another run, it ends with that.
-  explicit Ending(const Model& model) : model_(model), outer_(in_hook_of) {}
+  // Where a hook of another run calls, this run ends with that.
+  Ending() : outer_(in_hook_of) {}
   bool ended() const { return ended_ || Runs::ending() || (outer_ != nullptr && outer_->ended()); }
-  // Whether this thread is in a hook of a run of the model: a call would wait for itself.
-  static bool waits_for(const Model& model) {
-    for (const Ending* run = in_hook_of; run != nullptr; run = run->outer_)
-      if (&run->model_ == &model) return true;
-    return false;
-  }
   // Calls a function of Python on any thread. What it raises ends the run.
   template <typename Function>
   void call(Function&& function) {
@@ -149,7 +144,6 @@ class Ending {
     ended_ = true;
   }
   static inline thread_local const Ending* in_hook_of = nullptr;
-  const Model& model_;
   const Ending* const outer_;
   std::atomic<bool> ended_ = false;
   std::exception_ptr raised_;  // guarded by the interpreter's lock
@@ -163,7 +157,8 @@ void run_beside_signals(Ending& ending, Work&& work) {
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr failure;
-  std::thread worker([&] {
+  std::thread worker([&, around = pipeline::ModelCall::around_this_thread()] {
+    const pipeline::ModelCall::Inside inside(around);
     try {
       work();
     } catch (...) {
@@ -312,7 +307,6 @@ class Pipeline {
                     const nb::object& latents) {
     const std::shared_ptr<Model> model = open_model();
     if (videos.empty()) fail("call: there is no video to make");
-    if (Ending::waits_for(*model)) fail("call: the pipeline is in a call, whose callback this is; call it afterwards");
     std::vector<Request> requests;
     std::vector<Frames> frames(videos.size());
     std::vector<OpenSink> sinks;
@@ -324,7 +318,7 @@ class Pipeline {
           [&frames = frames[i]](const VideoFormat& format) { return std::make_unique<FramesSink>(frames, format); });
     }
     const Hooks hooks{note, step, latents};
-    Ending ending(*model);
+    Ending ending;
     std::vector<Video> made;
     GenerateOptions origins = options_;
     OptionSet set = pipeline::describe_options(origins);

@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
@@ -17,6 +16,7 @@
 #include "pipeline/cancel.h"
 #include "pipeline/comm_timeout.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/model_call.h"
 #include "pipeline/run.h"
 #include "pipeline/watched_ranks.h"
 
@@ -32,16 +32,14 @@ class Turns {
     // Throws Error where it is cancelled while it waits.
     Turn(Turns& turns, const Callbacks& callbacks) : turns_(turns) {
       std::unique_lock lock(turns_.mutex_);
-      if (turns_.of_ == std::this_thread::get_id())
-        fail("call: the model is in a call, whose callback this is; call it afterwards");
       wait_ticking(
-          lock, turns_.freed_, kBetweenQuestions, [&] { return turns_.of_ == std::thread::id(); },
+          lock, turns_.freed_, kBetweenQuestions, [&] { return !turns_.taken_; },
           [&] { pipeline::stop_if_cancelled(callbacks.cancelled, "while it waited for another call of the model"); });
-      turns_.of_ = std::this_thread::get_id();
+      turns_.taken_ = true;
     }
     ~Turn() {
       const std::lock_guard lock(turns_.mutex_);
-      turns_.of_ = {};
+      turns_.taken_ = false;
       turns_.freed_.notify_one();
     }
     Turn(const Turn&) = delete;
@@ -51,16 +49,11 @@ class Turns {
     Turns& turns_;
   };
 
-  bool are_this_threads() {
-    const std::lock_guard lock(mutex_);
-    return of_ == std::this_thread::get_id();
-  }
-
  private:
   static constexpr std::chrono::milliseconds kBetweenQuestions{50};
   std::mutex mutex_;
   std::condition_variable freed_;
-  std::thread::id of_;  // the thread whose turn it is; none where it is nobody's
+  bool taken_ = false;
 };
 
 // Under mpirun calls of all models follow one another, but for those in a callback of another's: a process numbers the
@@ -198,13 +191,16 @@ Video Model::generate(comm::Communicator& world, const Request& request, const O
 std::vector<Video> Model::generate(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks,
                                    const Callbacks& callbacks) {
   check_sinks(requests, sinks);
+  const pipeline::ModelCall call(impl_.get());
+  const std::vector<OpenSink> marked_sinks = call.marked(sinks);
+  const Callbacks marked = call.marked(callbacks);
   const bool over_mpi = comm::launched_by_mpi();
   std::optional<Turns::Turn> of_process;  // before the model's: a callback may hold it and call a second model
-  if (over_mpi && !turns_of_process().are_this_threads()) of_process.emplace(turns_of_process(), callbacks);
-  const Turns::Turn turn(impl_->turns, callbacks);
-  if (over_mpi) return impl_->generate_over_mpi(requests, sinks, callbacks);
+  if (over_mpi && pipeline::ModelCall::around_this_thread() == nullptr) of_process.emplace(turns_of_process(), marked);
+  const Turns::Turn turn(impl_->turns, marked);
+  if (over_mpi) return impl_->generate_over_mpi(requests, marked_sinks, marked);
   return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty()), impl_->model.of_others())
-      .run_on_threads(sinks, callbacks);
+      .run_on_threads(marked_sinks, marked);
 }
 
 std::vector<Video> Model::generate(comm::Communicator& world, const std::vector<Request>& requests,

@@ -84,3 +84,16 @@ def test_what_differs_between_ranks_ends_the_call_of_all(tmp_path, one, other, s
     for rank in range(2):
         words = pathlib.Path(tmp_path, str(rank)).read_text()
         assert words == f"the ranks disagree about their settings: {said}"
+
+
+def test_a_callback_calls_another_pipeline():
+    done = mpirun(1, f"""
+        second = zoetrope.WanPipeline.from_pretrained({TINY!r}, **{ {**MODEL, "threads": 1}!r})
+        def another(pipeline, step, timestep, tensors):
+            if step == 0:
+                made.append(second({PROMPT!r}, generator=7, output_type="latent", **{SMALL!r}).frames)
+        made = []
+        made.append(call(another).frames)
+        assert (made[0] == made[1]).all()
+    """)
+    assert done.returncode == 0, done.stderr

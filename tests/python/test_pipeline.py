@@ -214,7 +214,7 @@ def test_the_callback_cannot_call_its_pipeline(pipe):
     def again(pipeline, step, timestep, given):
         pipeline(prompt=PROMPT, generator=7, **SMALL)
 
-    with pytest.raises(zoetrope.Error, match="in a call, whose callback this is"):
+    with pytest.raises(zoetrope.Error, match="in a call, whose callback or sink this is"):
         pipe(prompt=PROMPT, generator=7, callback_on_step_end=again, **SMALL)
 
     between = zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)
@@ -225,7 +225,7 @@ def test_the_callback_cannot_call_its_pipeline(pipe):
     def again_of_the_first(pipeline, step, timestep, given):
         pipe(prompt=PROMPT, generator=7, **SMALL)
 
-    with pytest.raises(zoetrope.Error, match="in a call, whose callback this is"):
+    with pytest.raises(zoetrope.Error, match="in a call, whose callback or sink this is"):
         pipe(prompt=PROMPT, generator=7, callback_on_step_end=round_about, **SMALL)
 
     def another(pipeline, step, timestep, given):
