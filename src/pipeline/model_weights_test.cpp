@@ -47,6 +47,28 @@ TEST(ExpertWeights, AreReadAgainWhereTheRunIsPlannedWithOtherMemory) {
   EXPECT_THAT(loads({}), ElementsAre("transformer"));
 }
 
+// A comparison that loads all of them would have both in memory, and nobody planned for that.
+TEST(ExpertWeights, KeptPartsAreGivenUpBeforeOneRankIsCompared) {
+  GenerateOptions options = small_run();
+  options.ranks = 2;
+  options.keep_weights = KeepWeights::kTransformer;
+  options.compare_one_rank = true;
+  for (const int tensor : {1, 2}) {
+    SCOPED_TRACE(tensor);
+    options.tensor_parallelism = tensor;
+    OpenModel model(options);
+    std::vector<bool> others_in_memory;  // when a transformer begins to load
+    Callbacks callbacks;
+    callbacks.load = [&](const std::string& component, int64_t, int64_t total) {
+      if (component == "transformer" && total == 0) others_in_memory.push_back(model.experts.known());
+    };
+    pipeline::Run(model, {options}).run_on_threads({{}}, callbacks);
+    if (tensor == 1) EXPECT_THAT(others_in_memory, ElementsAre(false));  // compared with what was kept
+    else EXPECT_THAT(others_in_memory, ElementsAre(false, false));
+    EXPECT_EQ(model.experts.known(), tensor == 1);
+  }
+}
+
 constexpr int64_t kMegabyte = 1 << 20;
 
 MemoryQuestion of_larger_weights(const OpenModel& model) {

@@ -466,10 +466,12 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
                                 const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided. Weights
-  // of its own where those of the run are gone, or are shared by ranks.
+  // of its own where those of the run are gone, or are parts. Kept parts are given up: memory is planned for one of
+  // both.
   SharedExperts own;
-  const bool kept =
-      options_.keep_weights != KeepWeights::kNone && run_layout.weight_shards == 1 && run_layout.tensor == 1;
+  const bool parts = run_layout.weight_shards > 1 || run_layout.tensor > 1;
+  if (parts) open_.experts.release_kept();
+  const bool kept = options_.keep_weights != KeepWeights::kNone && !parts;
   SharedExperts& experts = kept ? open_.experts : own;
   SharedContexts contexts;
   const ParallelLayout layout;
