@@ -253,14 +253,13 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   return std::make_unique<FramesInMemory>(frames);
 }
 
-std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const ParallelLayout& layout) const {
+std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const MemoryQuestion& question) const {
   if (pass.planned == nullptr || pass.planned->hardware == nullptr) return std::nullopt;
-  MemoryQuestion question = memory_question(layout, pass.strategy.softmax);
   ShardPricing pricing{work_of(question), pass.planned->hardware, {}};
-  pricing.configuration.layout = layout;
+  pricing.configuration.layout = question.layout;
   pricing.configuration.softmax = pass.planned->softmax;
   if (!pass.available) return pricing;
-  pricing.fits = [question, available = *pass.available](const std::vector<int>& weights) mutable {
+  pricing.fits = [question = question, available = *pass.available](const std::vector<int>& weights) mutable {
     question.layout.context.shard_weights = weights;
     return memory_plan(question).peak().total() <= available;
   };
@@ -280,6 +279,12 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
   question.grid_frames = open_.grid_frames;
   question.of_others = of_others_;
   question.share_of_first = plan_.step_count.share_of_first();
+  return question;
+}
+
+MemoryQuestion Run::memory_question(const Pass& pass) const {
+  MemoryQuestion question = memory_question(pass.layout, pass.strategy.softmax);
+  question.options.weight_memory = pass.weight_memory;
   return question;
 }
 
@@ -320,9 +325,10 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   std::vector<int64_t> seeds = journal.from.run.seeds;
   if (!journal.resumes)
     for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
-  if (world.rank() == 0 && callbacks.note) note_plan(planned, seeds, world.size(), callbacks);
-  const MemoryQuestion admitted = admit_weights(world, planned, free, callbacks);
-  const size_t in_memory = weight_memory_bytes(admitted.options);
+  const std::vector<MemoryQuestion> questions = fitting_questions(world, planned, free);
+  const MemoryQuestion& admitted = questions.front();
+  if (world.rank() == 0 && callbacks.note) note_plan(planned, admitted, seeds, world.size(), callbacks);
+  admit_weights(world, planned, questions, callbacks);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
@@ -360,7 +366,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
                         .plan = plan_,
                         .outputs = outputs,
                         .seeds = seeds,
-                        .weight_memory = in_memory,
+                        .weight_memory = admitted.options.weight_memory,
                         .stop = stop,
                         .prompts = kept_prompts(),
                         .planned = &planned,
@@ -387,38 +393,42 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     result.summary += step_cache_text(*result.step_cache);
   }
   if (trace_) trace_->write(options_.trace);
-  if (alone) compare_with_one_rank(*alone, layout, seeds, in_memory, results, callbacks);
+  if (alone) compare_with_one_rank(*alone, layout, seeds, admitted.options.weight_memory, results, callbacks);
   if (journal.journal) journal.journal->complete();
   return results;
 }
 
-void Run::note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, int ranks,
-                    const Callbacks& callbacks) const {
-  callbacks.note(describe(planned, ranks));
+void Run::note_plan(const AutoPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds,
+                    int ranks, const Callbacks& callbacks) const {
+  callbacks.note(describe(planned, question, ranks));
   for (size_t v = 0; v < videos_.size(); ++v)
     if (videos_[v].seed < 0 && (videos_[v].latents.empty() || plan_.segments.count > 1))
       callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
 }
 
-MemoryQuestion Run::admit_weights(comm::Communicator& world, const AutoPlan& planned,
-                                  std::optional<planner::Bytes> available, const Callbacks& callbacks) const {
+std::vector<MemoryQuestion> Run::fitting_questions(comm::Communicator& world, const AutoPlan& planned,
+                                                   std::optional<planner::Bytes> available) const {
   std::vector<MemoryQuestion> questions = {memory_question(planned.layout, planned.softmax)};
   questions.front().sharers = processes_on_this_host(world);
   if (options_.compare_one_rank) questions.push_back(one_rank_question(questions.front()));
-  GenerateOptions streaming = options_;
-  if (available) streaming.weight_memory = weight_memory(questions, *available, world);
-  const bool streams = streaming.weight_memory != options_.weight_memory && planned.layout.weight_shards == 1;
+  if (!available) return questions;
+  const std::optional<double> fits = weight_memory(questions, *available, world);
+  for (MemoryQuestion& question : questions) question.options.weight_memory = fits;
+  return questions;
+}
+
+void Run::admit_weights(comm::Communicator& world, const AutoPlan& planned,
+                        const std::vector<MemoryQuestion>& questions, const Callbacks& callbacks) const {
+  const std::optional<double> streaming = questions.front().options.weight_memory;
+  const bool streams = streaming != options_.weight_memory && planned.layout.weight_shards == 1;
   if (streams && world.rank() == 0 && callbacks.note) {
     callbacks.note(fmt::format(
         "Memory is short: {} GB of the transformer's converted weights stay in it, the rest is {} when it is used "
         "(weight_memory={})",
-        *streaming.weight_memory, options_.weight_cache.empty() ? "converted" : "read", *streaming.weight_memory));
+        *streaming, options_.weight_cache.empty() ? "converted" : "read", *streaming));
   }
-  for (MemoryQuestion& question : questions) {
-    question.options.weight_memory = streaming.weight_memory;
+  for (const MemoryQuestion& question : questions)
     admit(question, world, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
-  }
-  return questions.front();
 }
 
 std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
@@ -444,7 +454,7 @@ std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const Parall
                    .plan = plan,
                    .outputs = none,
                    .seeds = seeds,
-                   .weight_memory = weight_memory_bytes(admitted.options),
+                   .weight_memory = admitted.options.weight_memory,
                    .prompts = kept_prompts(),
                    .admitted = &admitted,
                    .observer = observer},
@@ -462,8 +472,8 @@ void Run::compare(const std::vector<Video>& uncached, std::optional<double> velo
 }
 
 void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout& run_layout,
-                                const std::vector<int64_t>& seeds, size_t weight_memory, std::vector<Video>& results,
-                                const Callbacks& callbacks) {
+                                const std::vector<int64_t>& seeds, std::optional<double> weight_memory,
+                                std::vector<Video>& results, const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided. Weights
   // of its own where those of the run are gone, or are parts. Kept parts are given up: memory is planned for one of
@@ -520,7 +530,10 @@ std::string Run::inputs_text() const {
 }
 
 std::string Run::describe(int ranks) const {
-  return describe(plan_ranks(job_of(ranks, options_.threads), available(nullptr)), ranks);
+  const std::optional<planner::Bytes> free = available(nullptr);
+  const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
+  const MemoryQuestion question = memory_question(planned.layout, planned.softmax);
+  return describe(planned, free ? as_it_fits(question, *free) : question, ranks);
 }
 
 Forecast Run::forecast(int ranks, int processes_here) const {
@@ -550,7 +563,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
   return forecast;
 }
 
-std::string Run::describe(const AutoPlan& planned, int ranks) const {
+std::string Run::describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
   const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_, plan_);
@@ -567,7 +580,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)
     text += fmt::format(", VAE on {}", layout.vae_ranks == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae_ranks));
-  const planner::MemoryPlan memory = memory_plan(memory_question(layout, planned.softmax));
+  const planner::MemoryPlan memory = memory_plan(question);
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());

@@ -143,7 +143,7 @@ class Run {
     const RunPlan& plan;  // of denoising
     std::deque<Output>& outputs;
     const std::vector<int64_t>& seeds;
-    size_t weight_memory;  // as io::Weights::Loading takes it
+    std::optional<double> weight_memory;  // of the run, GB: what the options say or what fits; unset: all
     Stop stop = Stop::kAfterDenoise;
     KnownPrompts* prompts = nullptr;               // null: the text encoder runs, and nothing is remembered
     const AutoPlan* planned = nullptr;             // to compare with; null: not
@@ -160,10 +160,13 @@ class Run {
                      RunJournal& opened) const;
   // Collective. Ranks that were started with other settings, or found other files, are refused.
   void require_same_run(comm::Communicator& world) const;
-  // Collective. Refuses a run that does not fit; else what was admitted, with the weight_memory of the run.
-  MemoryQuestion admit_weights(comm::Communicator& world, const AutoPlan& planned,
-                               std::optional<planner::Bytes> available, const Callbacks& callbacks) const;
-  void note_plan(const AutoPlan& planned, const std::vector<int64_t>& seeds, int ranks,
+  // Collective. What is asked for, the run's first, with the weight_memory that fits them all.
+  std::vector<MemoryQuestion> fitting_questions(comm::Communicator& world, const AutoPlan& planned,
+                                                std::optional<planner::Bytes> available) const;
+  // Collective. Refuses what does not fit.
+  void admit_weights(comm::Communicator& world, const AutoPlan& planned, const std::vector<MemoryQuestion>& questions,
+                     const Callbacks& callbacks) const;
+  void note_plan(const AutoPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds, int ranks,
                  const Callbacks& callbacks) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
   struct PassState;
@@ -188,21 +191,22 @@ class Run {
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
   void compare_with_one_rank(comm::Communicator& alone, const parallel::ParallelLayout& run_layout,
-                             const std::vector<int64_t>& seeds, size_t weight_memory, std::vector<Video>& results,
-                             const Callbacks& callbacks);
+                             const std::vector<int64_t>& seeds, std::optional<double> weight_memory,
+                             std::vector<Video>& results, const Callbacks& callbacks);
   // The options' weight_memory, or where they leave it open and memory is short what fits every process.
   std::optional<double> weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                       comm::Communicator& world) const;
   // Rank 0's, where shards follow what is measured; none where no profile says what steps take.
-  std::optional<ShardPricing> shard_pricing(const Pass& pass, const parallel::ParallelLayout& layout) const;
+  std::optional<ShardPricing> shard_pricing(const Pass& pass, const MemoryQuestion& question) const;
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
   // `softmax` unset: as the keys say.
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,
                                  std::optional<parallel::Softmax> softmax = {}) const;
+  MemoryQuestion memory_question(const Pass& pass) const;
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
-  std::string describe(const AutoPlan& planned, int ranks) const;
+  std::string describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const;
   std::string inputs_text() const;
   std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;
 

@@ -26,6 +26,7 @@
 #include "pipeline/run.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
+#include "pipeline/weight_memory.h"
 #include "tensor/copy_of.h"
 
 namespace zoetrope::pipeline {
@@ -130,7 +131,8 @@ struct Run::PassState {
         pass(of),
         callbacks(to),
         stage{run.options_, run.model_, run.plan_, of.layout, to, timing, of.trace},
-        memory(communicator, memory_plan(run.memory_question(of.layout, of.strategy.softmax))),
+        question(run.memory_question(of)),
+        memory(communicator, memory_plan(question)),
         latents(DType::kF32,
                 {run.plan_.videos, run.plan_.channels, run.plan_.latent[0], run.plan_.latent[1], run.plan_.latent[2]}) {
     for (const int64_t seed : of.seeds) noise.emplace_back(static_cast<uint64_t>(seed));
@@ -162,6 +164,7 @@ struct Run::PassState {
   const Callbacks& callbacks;
   trace::Timing timing;
   const Stage stage;
+  const MemoryQuestion question;  // of this pass
   MemoryReport memory;
   std::deque<sampling::TorchGenerator> noise;  // of each video
   std::shared_ptr<const PromptEmbeddings> embeddings;
@@ -248,17 +251,17 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
                          .threads = comm::process_threads(options_.threads),
                          .every_rank_loads = s.world.ranks_in_this_process() < s.world.size(),
                          .weight_cache = options_.weight_cache,
-                         .weight_memory = pass.weight_memory,
+                         .weight_memory = weight_memory_bytes(s.question.options),
                          .layout = pass.layout,
                          .callbacks = s.callbacks},
                         s.world);
-  parallel::ParallelLayout balanced = pass.layout;
-  balanced.context.shard_weights = s.shard_weights;
-  const bool balances = options_.strategy.shard_weights.automatic && balanced.of_sequence().ranks() > 1;
+  MemoryQuestion balanced = s.question;
+  balanced.layout.context.shard_weights = s.shard_weights;
+  const bool balances = options_.strategy.shard_weights.automatic && balanced.layout.of_sequence().ranks() > 1;
   const bool follows_plan = pass.planned != nullptr && !options_.comm_timeout && !keeps_timeout_;
   const Denoiser::Setup setup{.model = model_,
                               .plan = pass.plan,
-                              .layout = balanced,
+                              .layout = balanced.layout,
                               .strategy = pass.strategy,
                               .prompts = *s.embeddings,
                               .conditions = conditions,

@@ -264,11 +264,15 @@ def short_memory_streams_by_itself(cwd):
     text, whole = made("whole")
     assert "Memory is short" not in text, text
     needed = float(re.search(r"needs ([0-9.]+) GB", refusal("memory_limit=0.01")).group(1))
-    limit = f"memory_limit={needed - 0.005:.3f}"
-    text, streamed = made("streamed", limit)
+    limit = needed - 0.03
+    text, streamed = made("streamed", f"memory_limit={limit:.3f}", "summary=full")
     found = re.search(r"Memory is short.*weight_memory=([0-9.]+)\)", text)
     assert found and 0 < float(found.group(1)) < needed, text
     assert streamed == whole
+    # Before the run, and next to each of its measured peaks, stands the plan of what is run.
+    planned = re.findall(r"Memory ([0-9.]+) (GB|MB) planned", text) + re.findall(r"planned ([0-9.]+) (GB|MB)\b", text)
+    assert len(planned) > 2, text
+    assert all(float(number) * {"GB": 1, "MB": 1e-3}[unit] <= limit + 0.005 for number, unit in planned), (limit, text)
 
 
 @test
