@@ -254,7 +254,11 @@ Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int
   job.processes = job.hosts > 1;
   job.threads = std::max(1, profile.calibration->threads);
   job.cores = profile.devices_per_host * job.threads;
-  if (threads) job.threads = std::max(1, static_cast<int>(*threads) / job.ranks_here());
+  // As job_of(): the ranks of one process share its threads, which are all cores unless `threads` says otherwise.
+  if (threads || !job.processes) {
+    const int of_process = threads ? static_cast<int>(*threads) : job.cores;
+    job.threads = std::max(1, of_process / job.ranks_here());
+  }
   return job;
 }
 
