@@ -45,9 +45,11 @@ std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking
   memory.options.weight_memory = gigabytes;
   Way way{asked.question, {}, gigabytes};
   way.question.request.tensor = tensor;
+  const planner::Work work = work_of(memory);
   const int ranks_here = way.question.work.weights.ranks_here;
-  way.question.work.weights = work_of(memory).weights;
+  way.question.work.weights = work.weights;
   way.question.work.weights.ranks_here = ranks_here;
+  way.question.work.weights_read = work.weights_read;
   way.question.memory = workload_by_layout(memory);
   if (asked.add_disk) asked.add_disk(way.question, memory);
   way.ranking = planner::search(way.question);

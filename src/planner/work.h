@@ -80,7 +80,7 @@ struct Work {
   int64_t text_element_bytes = 2;
   Bytes text_weights;         // those that every prompt meets, read from the device's memory once
   Bytes text_read;            // of these, from files as it computes, through the map; 0: they are resident
-  Bytes weights_read;         // of all experts and the VAE, from files, once a host
+  Bytes weights_read;         // of all experts and the VAE, before what is streamed, from files, once a host
   double image_flop = 0;      // of an image encoder, by one rank
   double condition_flop = 0;  // of what the VAE encodes before denoising, shared as its decoding is
   double vae_flop = 0;

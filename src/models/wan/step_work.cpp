@@ -59,14 +59,29 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
 bool streams(const RunSize& size) { return size.weight_memory > 0 || size.as_stored; }
 bool repacks(const RunSize& size) { return streams(size) && !size.weight_cache; }
 
+// Of each of `tensor` parts of every layer.
+ForwardWeights weights_of_forward(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
+                                  int tensor) {
+  return streamed_forward(config, size.transformer, repacks(size) ? packed_from_bytes(configs) : 0,
+                          size.as_stored ? 0 : size.weight_memory, tensor);
+}
+
+// Of the `stored` bytes of a transformer, those that are read before the first step: what is streamed, each step reads.
+planner::Bytes read_at_first(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
+                             planner::Bytes stored) {
+  if (!streams(size)) return stored;
+  const ForwardWeights forward = weights_of_forward(config, configs, size, 1);
+  const auto parameters = static_cast<double>(io::totals(transformer_tensors(config)).parameters);
+  const double streamed = forward.fetched * static_cast<double>(forward.elements) / parameters;
+  return planner::Bytes(std::llround(static_cast<double>(stored.count()) * (1 - streamed)));
+}
+
 using Part = planner::Work::LayerWeights::Part;
 
 // What a forward meets of packed weights, in layers that are all alike, of a part of each of `tensor` parts.
 Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size, int tensor) {
   Part part;
-  const ForwardWeights forward =
-      streamed_forward(config, size.transformer, repacks(size) ? packed_from_bytes(configs) : 0,
-                       size.as_stored ? 0 : size.weight_memory, tensor);
+  const ForwardWeights forward = weights_of_forward(config, configs, size, tensor);
   const int64_t layers = config.block_count();
   part.layer = planner::Bytes(ceil_div(forward.bytes, layers));
   if (!streams(size)) return part;
@@ -165,7 +180,8 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.text_weights = memory.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);
   if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
-  for (const planner::Workload::Expert& expert : memory.experts) work.weights_read += expert.weights.stored;
+  for (size_t i = 0; i < configs.experts.size(); ++i)
+    work.weights_read += read_at_first(configs.experts[i], configs, size, memory.experts[i].weights.stored);
   work.weights_read += memory.vae.weights.stored;
   add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
   work.vae_flop *= static_cast<double>(size.videos * size.segments);

@@ -232,6 +232,26 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   EXPECT_DOUBLE_EQ(work(two, size).text_flop, encoders::text_encoder_flop(two.text_encoder, 7));
 }
 
+// What steps fetch again and again is not read before them, too.
+TEST(StepWork, WhatIsStreamedIsNotLoaded) {
+  RunSize size = video(480, 832);
+  const auto read = [&](int64_t weight_memory) {
+    size.weight_memory = weight_memory;
+    return work(model_14b(), size).weights_read;
+  };
+  const planner::Bytes all = read(0), vae = planner::Bytes(4 * int64_t{126'892'531});
+  EXPECT_EQ(read(60'000'000'000), all);
+  const planner::Bytes half = read(16'000'000'000), quarter = read(8'000'000'000);
+  EXPECT_GT(half, (all - vae) / 3 + vae);
+  EXPECT_LT(half, (all - vae) / 3 * 2 + vae);
+  EXPECT_LT(quarter, half);
+  size.weight_memory = 0;
+  size.as_stored = true;
+  const planner::Bytes as_stored = work(model_14b(), size).weights_read;
+  EXPECT_LE(as_stored, quarter);
+  EXPECT_LT(as_stored, (all - vae) / 5 + vae);  // a block, and weights that prompts meet once
+}
+
 // Without files: only what stays is asked.
 class NoStorage final : public io::WeightStream::Storage {
   void read(std::span<const io::WeightStream::Range>) override {}
