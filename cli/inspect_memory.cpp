@@ -53,6 +53,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), available}, world);
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
+  question.options.keep_weights = planned.keep_weights;
   question.ranks_here = world != nullptr ? 1 : ranks;
   question.sharers = processes_here;
   question.grid_frames /= processes_here;
@@ -70,6 +71,10 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
                   pipeline::dtype_word(options.vae_dtype), counted(ranks, "rank"),
                   world != nullptr ? ", each a process: of one" : "");
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
+  if (planned.keep_weights != options.keep_weights) {
+    text += fmt::format("  {}: what several videos keep would not fit\n",
+                        pipeline::keep_weights_text(planned.keep_weights));
+  }
   if (streamed) text += fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n", *streamed);
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {

@@ -166,11 +166,13 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     const WeightsToFit weights = weights_to_fit({question, memory, q.available, q.job.processes, disk});
     if (!weights.note.empty()) notes.push_back(weights.note);
     plan = plan_of(weights.ranking, profile, text_of_run);
+    plan.keep_weights = weights.keep_weights;
     plan.hardware = std::make_shared<const planner::HardwareProfile>(weights.question.hardware);
     // Tiles are decoded by one rank.
     plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
   } else {
     plan = plan_by_rule(by_rule, question, profile, text_of_run);
+    plan.keep_weights = o.keep_weights;
   }
   if (const std::string note = no_exchange_note(o, plan.layout); !note.empty()) notes.push_back(note);
   else if (o.strategy.shard_weights.automatic && !profile.known())
@@ -247,6 +249,7 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
   if (world.size() == 1) return plan;
   broadcast(world, plan.layout);
   world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
+  world.broadcast(0, &plan.keep_weights, sizeof plan.keep_weights, kPlan);
   double timeout = plan.step_timeout.value_or(0);
   world.broadcast(0, &timeout, sizeof timeout, kPlan);
   if (timeout > 0) plan.step_timeout = timeout;

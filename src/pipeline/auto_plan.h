@@ -23,6 +23,7 @@ namespace zoetrope::pipeline {
 struct AutoPlan {
   parallel::ParallelLayout layout;
   parallel::Softmax softmax = parallel::Softmax::kOnline;
+  KeepWeights keep_weights = KeepWeights::kNone;  // from one video to the next
 
   // What runs, priced. Elsewhere than on the rank that planned all of this is empty.
   std::string layout_text;      // as people read it
@@ -72,8 +73,9 @@ AutoPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heart
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
-// Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout and softmax, or throw
-// its Error. They receive every heartbeat, so that comm_timeout need not cover the whole. Collective over `world`.
+// Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, softmax and
+// keep_weights, or throw its Error. They receive every heartbeat, so that comm_timeout need not cover the whole.
+// Collective over `world`.
 AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide);
 
 }  // namespace zoetrope::pipeline

@@ -262,6 +262,30 @@ TEST_F(WeightPlanTest, WhatDoesNotFitIsStreamedOrSharedWhicheverIsFaster) {
   EXPECT_EQ(with(1000, 0.001).layout.weight_shards, 1);
 }
 
+// Weights that no step reads again come before those that are kept from one video to the next.
+TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
+  const Job job = processes(1, 1);
+  const auto needed = [&](KeepWeights keep) {
+    options.keep_weights = keep;
+    return choose(job).bytes_per_rank;
+  };
+  options.strategy.softmax = Softmax::kOnline;  // another needs other memory
+  const planner::Bytes none = needed(KeepWeights::kNone), all = needed(KeepWeights::kAll);
+  ASSERT_LT(none + planner::Bytes(10'000'000), all);
+  const planner::Bytes between = none + (all - none) / 2;
+  EXPECT_THAT(choose(job, between).text(), HasSubstr("weight_memory="));
+  options.keeps_what_fits = true;
+  const AutoPlan fits = choose(job, all), less = choose(job, between), least = choose(job, none - planner::Bytes(1));
+  EXPECT_EQ(fits.keep_weights, KeepWeights::kAll);
+  EXPECT_THAT(fits.text(), Not(HasSubstr("memory is short")));
+  EXPECT_NE(less.keep_weights, KeepWeights::kAll);
+  EXPECT_THAT(less.text(), HasSubstr("memory is short of what several videos keep: keep_weights="));
+  EXPECT_THAT(less.text(), Not(HasSubstr("weight_memory=")));
+  EXPECT_EQ(less.predicted.step.critical().weights, 0);
+  EXPECT_EQ(least.keep_weights, KeepWeights::kNone);
+  EXPECT_THAT(least.text(), HasSubstr("keep_weights=none is taken; memory is short of all weights: weight_memory="));
+}
+
 // Over links that take longer with a layer's weights than with its sums, for few tokens.
 TEST_F(WeightPlanTest, LayersAreDividedWhereThatIsFaster) {
   Job job = processes(4, 4);

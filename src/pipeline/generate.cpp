@@ -104,9 +104,9 @@ void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place&
 }
 
 // `run`: this process' part of one Run, with its frames into files.
-// `agree`: rank 0's answer, on every process.
+// `agree`: rank 0's number, on every process.
 template <typename RunVideos, typename Agree>
-void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOptions& options, const Place& place,
+void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& options, const Place& place,
                     const Callbacks& callbacks, const VideoDone& done, RunVideos&& run, Agree&& agree) {
   const bool first = place.first;
   for (const GenerateOptions& video : videos) {
@@ -132,6 +132,19 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     model.grid_frames = VideoGrid::bytes(count, sized.num_frames, video_format(sized)) / place.processes_here;
     if (first) grid.emplace(options.grid, count, video_format(sized));
   }
+  if (sized.keeps_what_fits) {
+    const Run one(model, batch_at(0));
+    KeepWeights keep = KeepWeights::kNone;
+    if (first) keep = one.forecast(place.ranks, place.processes_here).keep_weights;
+    keep = static_cast<KeepWeights>(agree(static_cast<uint8_t>(keep)));
+    if (keep != sized.keep_weights && first && callbacks.note)
+      callbacks.note("Memory is short of what several videos keep: " + keep_weights_text(keep));
+    model.keep(keep);
+    for (GenerateOptions& video : videos) {
+      video.keep_weights = keep;
+      video.keeps_what_fits = false;
+    }
+  }
   std::optional<SeriesJournal> journal;
   if (first) journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
   for (size_t begin = 0; begin < count; begin += batch) {
@@ -139,7 +152,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
     std::vector<fs::path> files_of_all;
     for (const GenerateOptions& video : now)
       for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files_of_all.push_back(std::move(file));
-    if (agree(first && journal->is_done(begin / batch, files_of_all))) {
+    if (agree(first && journal->is_done(begin / batch, files_of_all) ? 1 : 0) != 0) {
       if (first && callbacks.note)
         callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count),
                                    written_text(now[0].output, io::files_of_clip(now[0].output, sized.num_frames))));
@@ -205,7 +218,7 @@ void generate(const GenerateOptions& given, const Callbacks& callbacks, const Vi
   generate_files(
       videos_of(options), options, {true, ranks, 1}, callbacks, done,
       [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); },
-      [](bool answer) { return answer; });
+      [](uint8_t answer) { return answer; });
 }
 
 void generate(comm::Communicator& world, const GenerateOptions& given, const Callbacks& callbacks,
@@ -216,10 +229,9 @@ void generate(comm::Communicator& world, const GenerateOptions& given, const Cal
   generate_files(
       videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done,
       [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); },
-      [&](bool answer) {
-        auto agreed = static_cast<uint8_t>(answer ? 1 : 0);
-        world.broadcast(0, &agreed, 1, "videos that are made");
-        return agreed != 0;
+      [&](uint8_t answer) {
+        world.broadcast(0, &answer, sizeof answer, "what all videos have in common");
+        return answer;
       });
 }
 

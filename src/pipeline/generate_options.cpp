@@ -59,6 +59,11 @@ std::string names_text(const std::vector<std::string>& names) { return fmt::form
 
 }  // namespace
 
+std::string keep_weights_text(KeepWeights keep) {
+  const auto found = std::ranges::find(kKeeps, keep, [](const auto& word) { return word.second; });
+  return "keep_weights=" + found->first;
+}
+
 const std::map<std::string, std::string GenerateOptions::*>& file_keys() {
   static const std::map<std::string, std::string GenerateOptions::*> keys = {
       {"transformer", &GenerateOptions::transformer},     {"transformer_2", &GenerateOptions::transformer_2},
@@ -113,7 +118,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("weight_memory", o.weight_memory, {0.001, 1e6},
               "GB for a transformer's converted weights; the rest is read or converted again in each step")
       .choice("keep_weights", o.keep_weights, kKeeps,
-              "weights that stay in memory between videos; several videos keep all unless set")
+              "weights that stay in memory between videos; several videos keep what fits unless set")
       .value<Loras>(
           "lora", o.lora, "text", parse_loras, loras_text,
           "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer, or both experts, while loading")

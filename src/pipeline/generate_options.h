@@ -36,8 +36,12 @@ struct GenerateOptions : ModelOptions, Request {
   std::string dump;                // folder for run.safetensors
   double videos_per_device = 0;    // key per_device_batch_size of MaxDiffusion; 0: not given
   bool frames_in_memory = false;   // no key: the caller may want Video::frames
+  bool keeps_what_fits = false;    // no key: keep_weights was not set, and may be less where memory is short
   std::vector<std::string> notes_of_inputs{};  // no key: where frames or shape of inputs replace what was asked
 };
+
+// "keep_weights=none".
+std::string keep_weights_text(KeepWeights keep);
 
 // The keys that name a component's file, by the component, and where their values are.
 const std::map<std::string, std::string GenerateOptions::*>& file_keys();

@@ -21,8 +21,12 @@ ModelFolder checked_model(const GenerateOptions& options) {
 
 OpenModel::OpenModel(const GenerateOptions& given)
     : options(given), folder(checked_model(given)), memory{options, model_configs(folder)} {
-  experts.keep(options.keep_weights != KeepWeights::kNone);
-  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(options.keep_weights == KeepWeights::kAll);
+  keep(options.keep_weights);
+}
+
+void OpenModel::keep(KeepWeights weights) {
+  experts.keep(weights != KeepWeights::kNone);
+  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(weights == KeepWeights::kAll);
 }
 
 void OpenModel::release_weights() {

@@ -542,7 +542,9 @@ Forecast Run::forecast(int ranks, int processes_here) const {
   const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
   MemoryQuestion question = memory_question(planned.layout, planned.softmax);
   question.sharers = processes_here;
+  question.options.keep_weights = planned.keep_weights;
   Forecast forecast;
+  forecast.keep_weights = planned.keep_weights;
   forecast.layout = planned.layout_text;
   forecast.width = options_.width;
   forecast.height = options_.height;

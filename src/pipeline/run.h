@@ -38,6 +38,7 @@ class ForwardChecks;
 struct OpenModel {
   // Uses `model` and the fields of ModelOptions.
   explicit OpenModel(const GenerateOptions& options);
+  void keep(KeepWeights weights);  // before the first run
   void release_weights();
   // Bytes that this process has allocated since, less the most that it can keep of the model between runs: videos that
   // the caller of a Model holds, other models of a server, and whatever else it has in memory.
@@ -66,6 +67,7 @@ struct OpenModel {
 struct Forecast {
   std::optional<double> seconds;                  // of the whole; unset where no profile speaks of this machine
   planner::Bytes memory;                          // the most that a process needs
+  KeepWeights keep_weights = KeepWeights::kNone;  // from one video to the next
   bool streams = false;                           // not all weights fit: some are read or converted in every step
   std::string layout;                             // how the ranks are used, in words
   std::string refusal;                            // why it does not fit, with what would; empty: it fits

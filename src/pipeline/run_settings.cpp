@@ -121,7 +121,9 @@ void read_text_files(GenerateOptions& options) {
 
 void keep_weights_of_several(GenerateOptions& options, const OptionSet& set) {
   const bool several = !options.prompts.empty() || options.num_videos > 1;
-  if (several && set.origin("keep_weights").empty()) options.keep_weights = KeepWeights::kAll;
+  if (!several || !set.origin("keep_weights").empty()) return;
+  options.keep_weights = KeepWeights::kAll;
+  options.keeps_what_fits = true;
 }
 
 std::string ignored_note(const OptionSet& set) {

@@ -34,7 +34,7 @@ void load_config(const std::filesystem::path& file, GenerateOptions& options, Op
 // place, and the numbers in those of cache_ratios and cache_coefficients; @@ stands for a prompt that begins with @.
 void read_text_files(GenerateOptions& options);
 
-// Several videos keep all weights from one to the next unless the keys say otherwise.
+// Several videos keep all weights that fit from one to the next unless the keys say otherwise.
 void keep_weights_of_several(GenerateOptions& options, const OptionSet& set);
 
 // The keys of another program that were set and change nothing here, in one line; empty where there were none.

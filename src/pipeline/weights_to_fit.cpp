@@ -121,8 +121,11 @@ std::string note_of(const std::vector<Way>& ways, const WeightsQuestion& asked) 
 
 }  // namespace
 
-WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
-  WeightsToFit choice{asked.question, {}, {}, {}};
+namespace {
+
+// With what asked.memory keeps from one video to the next.
+WeightsToFit fitted(const WeightsQuestion& asked) {
+  WeightsToFit choice{asked.question, {}, {}, asked.memory.options.keep_weights, {}};
   if (asked.add_disk && choice.question.work.weights.fetched > 0) asked.add_disk(choice.question, asked.memory);
   choice.ranking = planner::search(choice.question);
   if (!asked.available || all_fit(asked, choice.ranking)) return choice;
@@ -148,6 +151,26 @@ WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
   choice.weight_memory = ways.front().weight_memory;
   choice.question = std::move(ways.front().question);
   choice.ranking = std::move(ways.front().ranking);
+  return choice;
+}
+
+}  // namespace
+
+WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
+  WeightsToFit choice = fitted(asked);
+  const auto keeps_all_in_memory = [&] { return choice.ranking.best() != nullptr && choice.note.empty(); };
+  if (!asked.available || !asked.memory.options.keeps_what_fits || keeps_all_in_memory()) return choice;
+  for (const KeepWeights keep : {KeepWeights::kTransformer, KeepWeights::kNone}) {
+    MemoryQuestion memory = asked.memory;
+    memory.options.keep_weights = keep;
+    planner::Question question = asked.question;
+    question.memory = workload_by_layout(memory);
+    choice = fitted({std::move(question), memory, asked.available, asked.processes, asked.add_disk});
+    if (keeps_all_in_memory()) break;
+  }
+  const std::string streamed = choice.note.empty() ? "" : "; " + choice.note;
+  choice.note = fmt::format("memory is short of what several videos keep: {} is taken{}",
+                            keep_weights_text(choice.keep_weights), streamed);
   return choice;
 }
 

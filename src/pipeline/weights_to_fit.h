@@ -16,6 +16,7 @@ struct WeightsToFit {
   planner::Question question;           // as it is to run
   planner::Ranking ranking;             // of it
   std::optional<double> weight_memory;  // that was chosen, GB
+  KeepWeights keep_weights;             // from one video to the next
   std::string note;  // what was chosen instead of keeping all, and what else there was; empty: nothing
 };
 
@@ -27,7 +28,8 @@ struct WeightsQuestion {
   // Completes a question that streams: where the files are, how fast the disk is.
   std::function<void(planner::Question&, const MemoryQuestion&)> add_disk = {};
 };
-// As the keys say where they say it. Where nothing fits, whatever is done, the question is as it was.
+// As the keys say where they say it. Before anything else, less is kept from one video to the next. Where nothing fits,
+// whatever is done, the question is as it was.
 WeightsToFit weights_to_fit(const WeightsQuestion& asked);
 
 }  // namespace zoetrope::pipeline

@@ -182,6 +182,8 @@ PlanPart part_of(const pipeline::WeightsToFit& fitted, const Machine& machine, c
       part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
     part.doubts = planner::doubts(question, part.ranking);
     part.settings = settings_of(*best, run);
+    if (fitted.keep_weights != run.keep_weights)
+      part.settings.push_back(pipeline::keep_weights_text(fitted.keep_weights));
     if (fitted.weight_memory) part.settings.push_back(fmt::format("weight_memory={}", *fitted.weight_memory));
     const bool processes = best->ranks_here == 1 && best->ranks() > 1;
     if (processes && !machine.accelerators) part.command = fmt::format("mpirun -n {} {}", best->ranks(), part.command);

@@ -275,6 +275,52 @@ def short_memory_streams_by_itself(cwd):
     assert all(float(number) * {"GB": 1, "MB": 1e-3}[unit] <= limit + 0.005 for number, unit in planned), (limit, text)
 
 
+def short_for_two_experts(cwd):
+    """A model whose experts fit one at a time but not both, with the limit that makes it so."""
+    models = pathlib.Path(harness.MODEL).parent
+    model = deep_model(cwd, 40)
+    first = model / "transformer/config.json"
+    (model / "transformer_2").mkdir()
+    shutil.copy(first, model / "transformer_2/config.json")
+    shutil.copy(models / "wan22_t2v/model_index.json", model / "model_index.json")
+
+    def needed(keep):
+        return memory_asked(generate(cwd, "weights=random", "output=a.png", f"keep_weights={keep}", "memory_limit=0.01",
+                                     model=model).stderr)
+    one, two = needed("none"), needed("all")
+    assert two > 1.5 * one, (one, two)
+    return model, f"memory_limit={(one + two) / 2:.3f}"
+
+
+def memory_asked(text):
+    return float(re.search(r"needs ([0-9.]+) GB", text).group(1))
+
+
+# What is kept from one video to the next costs every step nothing: it goes before weights that each step needs.
+@test
+def several_videos_keep_what_fits(cwd):
+    model, limit = short_for_two_experts(cwd)
+    words = ["weights=random", "num_videos=2", "seed=1", "summary=full"]
+    whole = generate(cwd, *words, "output=whole.png", "dump=whole", model=model)
+    assert whole.returncode == 0 and "keep_weights" not in whole.stdout + whole.stderr, whole.stderr
+    result = generate(cwd, *words, "output=less.png", "dump=less", limit, model=model)
+    text = result.stdout + result.stderr
+    assert result.returncode == 0 and "several videos keep: keep_weights=none" in text, text
+    assert "weight_memory=" not in text, text
+    for dump in sorted(pathlib.Path(cwd).glob("whole*/run.safetensors")):
+        assert dump.read_bytes() == pathlib.Path(str(dump).replace("whole", "less")).read_bytes(), dump
+    # What a key says is done: then steps read weights.
+    kept = generate(cwd, *words, "output=kept.png", "keep_weights=all", limit, model=model)
+    assert kept.returncode == 0 and "Memory is short: " in kept.stderr, kept.stderr
+    # As it is said before.
+    for command in ("inspect", "plan"):
+        small = [word for word in harness.SMALL if not word.startswith("prompt")]
+        said = run([PROGRAM, command, model, *small, "weights=random", "num_videos=2", limit,
+                    *(["ranks=1"] if command == "plan" else [])], cwd)
+        assert said.returncode == 0 and "keep_weights=none" in said.stdout, said.stdout + said.stderr
+        assert "weight_memory=" not in said.stdout, said.stdout
+
+
 @test
 def streams_without_room_are_refused(cwd):
     model = deep_model(cwd, 8)
