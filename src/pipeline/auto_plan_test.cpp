@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
 
 #include "base/project_folders.h"
 #include "pipeline/layout_question.h"
+#include "pipeline/profile_choice.h"
 #include "pipeline/test_model.h"
+#include "pipeline/weights_to_fit.h"
+#include "planner/search.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -284,6 +288,47 @@ TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
   EXPECT_EQ(less.predicted.step.critical().weights, 0);
   EXPECT_EQ(least.keep_weights, KeepWeights::kNone);
   EXPECT_THAT(least.text(), HasSubstr("keep_weights=none is taken; memory is short of all weights: weight_memory="));
+}
+
+// The best of several runs side by side is that of the best stream, whatever size of run it is for.
+TEST_F(WeightPlanTest, AStreamFitsRunsOfEverySize) {
+  constexpr int kRanks = 4;
+  options.hardware = folder_.write("any.yml", machine(0.001, 0, 10));  // ranks do best apart
+  options.height = 240;
+  options.width = 416;
+  options.vae_tiling = true;  // else decoding needs most
+  options.vae_dtype = DType::kBF16;
+  Job job;
+  job.ranks = job.ranks_per_host = kRanks;
+  const RunPlan plan = plan_run(options, large_);
+  MemoryQuestion asked = memory();
+  asked.ranks_here = kRanks;
+  const planner::HardwareProfile hardware = choose_profile(options.hardware, job).hardware;
+  const auto question = [&](planner::Bytes limit) {
+    planner::Question q = run_question(plan, large_, asked, kRanks, planner::Objective::kThroughput);
+    q.hardware = hardware;
+    q.ranks_here = q.work.weights.ranks_here = kRanks;
+    q.memory_limit = limit;
+    return q;
+  };
+  const double least = static_cast<double>(transformer_memory(asked).least) * 1e-9;
+  const planner::Bytes whole = planner::search(question(planner::Bytes::most())).best()->bytes_per_rank;
+  int streams = 0;
+  for (const int percent : {100, 90, 80, 70, 60, 50, 40}) {  // of what one rank alone needs
+    SCOPED_TRACE(percent);
+    const planner::Bytes limit = whole * percent / 100;
+    asked.options.weight_memory.reset();
+    const WeightsToFit open = weights_to_fit({question(limit), asked, limit * kRanks, false});
+    ASSERT_NE(open.ranking.best(), nullptr);
+    streams += open.weight_memory ? 1 : 0;
+    for (const double factor : {1.1, 1.5, 2.0, 3.0}) {
+      asked.options.weight_memory = least * factor;
+      const planner::Ranking fixed = planner::search(question(limit));
+      if (fixed.best() == nullptr) continue;
+      EXPECT_LE(open.ranking.best()->value, fixed.best()->value * 1.0001) << *asked.options.weight_memory;
+    }
+  }
+  EXPECT_GT(streams, 0);
 }
 
 // Over links that take longer with a layer's weights than with its sums, for few tokens.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -23,24 +24,25 @@ struct Way {
   int tensor() const { return best().configuration.layout.tensor; }
 };
 
-// Of all that does not fit what needs least: a stream has most room in it. Null where nothing is legal.
-const planner::Candidate* most_frugal(const planner::Ranking& ranking, int tensor) {
-  const planner::Candidate* least = nullptr;
+// Of all that does not fit, by the ranks of a run, what needs least: a stream has most room in it.
+std::map<int, const planner::Candidate*> most_frugal(const planner::Ranking& ranking, int tensor) {
+  std::map<int, const planner::Candidate*> least;
   for (const planner::Candidate& candidate : ranking.candidates) {
     if (candidate.verdict != planner::Verdict::kDoesNotFit || candidate.configuration.layout.tensor != tensor) continue;
-    if (least == nullptr || candidate.bytes_per_rank < least->bytes_per_rank) least = &candidate;
+    const planner::Candidate*& found = least[candidate.ranks()];
+    if (found == nullptr || candidate.bytes_per_rank < found->bytes_per_rank) found = &candidate;
   }
   return least;
 }
 
-std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without, int tensor) {
-  const planner::Candidate* frugal = most_frugal(without, tensor);
-  if (frugal == nullptr) return std::nullopt;
+// With as much memory for a stream as leaves room for this candidate.
+std::optional<Way> streamed_around(const WeightsQuestion& asked, const planner::Candidate& frugal, int tensor) {
   MemoryQuestion memory = asked.memory;
-  memory.layout = frugal->configuration.layout;
-  memory.ranks_here = frugal->ranks_here;
-  memory.options.strategy.softmax = frugal->configuration.softmax;
-  const std::optional<double> gigabytes = weight_memory_to_fit(memory, *asked.available);
+  memory.layout = frugal.configuration.layout;
+  memory.ranks_here = frugal.ranks_here;
+  memory.options.strategy.softmax = frugal.configuration.softmax;
+  const planner::Bytes available = asked.question.limit() * frugal.ranks_here;
+  const std::optional<double> gigabytes = weight_memory_to_fit(memory, available);
   if (!gigabytes) return std::nullopt;
   memory.options.weight_memory = gigabytes;
   Way way{asked.question, {}, gigabytes};
@@ -54,6 +56,17 @@ std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking
   if (asked.add_disk) asked.add_disk(way.question, memory);
   way.ranking = planner::search(way.question);
   return way;
+}
+
+// What one stream may have fits runs of one size: the best of all sizes.
+std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without, int tensor) {
+  std::optional<Way> best;
+  for (const auto& [ranks, frugal] : most_frugal(without, tensor)) {
+    std::optional<Way> way = streamed_around(asked, *frugal, tensor);
+    if (!way || way->ranking.best() == nullptr) continue;
+    if (!best || way->best().value < best->best().value) best = std::move(way);
+  }
+  return best;
 }
 
 Way shared(const WeightsQuestion& asked, int shards, int tensor) {
@@ -71,14 +84,16 @@ bool may_share(const WeightsQuestion& asked) {
          !o.weight_memory && o.weight_cache.empty();
 }
 
-// Whether a rank can have all weights, without dividing layers more than keys say.
+// Whether runs of every size can have all weights, without dividing layers more than keys say.
 bool all_fit(const WeightsQuestion& asked, const planner::Ranking& ranking) {
   const int tensor = asked.question.request.tensor.value_or(1);
-  return std::any_of(ranking.candidates.begin(), ranking.candidates.end(), [&](const planner::Candidate& candidate) {
-    const bool fits =
-        candidate.verdict != planner::Verdict::kDoesNotFit && candidate.verdict != planner::Verdict::kIllegal;
-    return fits && candidate.configuration.layout.tensor == tensor;
-  });
+  std::map<int, bool> fits;  // by the ranks of a run
+  for (const planner::Candidate& candidate : ranking.candidates) {
+    if (candidate.verdict == planner::Verdict::kIllegal || candidate.configuration.layout.tensor != tensor) continue;
+    bool& any = fits[candidate.ranks()];
+    any = any || candidate.verdict != planner::Verdict::kDoesNotFit;
+  }
+  return !fits.empty() && std::ranges::all_of(fits, [](const auto& size) { return size.second; });
 }
 
 // Over how many ranks layers may be divided: as the keys say, or where they leave it open what can fit.
@@ -91,9 +106,17 @@ std::vector<int> tensor_degrees(const WeightsQuestion& asked, const planner::Ran
   return {degrees.begin(), degrees.end()};
 }
 
+// Whether nothing is done but what keys say.
+bool keeps_all(const Way& way, const WeightsQuestion& asked) {
+  const planner::Question& question = asked.question;
+  const bool shares = way.best().configuration.layout.weight_shards > 1 && !question.request.weight_shards;
+  return !way.weight_memory && !shares && way.tensor() == question.request.tensor.value_or(1);
+}
+
 // As a user would write it.
 std::string key_of(const Way& way, const WeightsQuestion& asked) {
   const parallel::ParallelLayout& layout = way.best().configuration.layout;
+  if (keeps_all(way, asked)) return "keeping all weights";
   std::string key;
   const auto add = [&](const std::string& word) { key += (key.empty() ? "" : " ") + word; };
   if (way.weight_memory) add(fmt::format("weight_memory={}", *way.weight_memory));
@@ -133,7 +156,7 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
   const auto add = [&](std::optional<Way> way) {
     if (way && way->ranking.best() != nullptr) ways.push_back(*std::move(way));
   };
-  add(Way{choice.question, choice.ranking});  // with layers that are divided
+  add(Way{choice.question, choice.ranking});  // with layers that are divided, or runs of another size
   for (const int tensor : tensor_degrees(asked, choice.ranking)) {
     add(streamed(asked, choice.ranking, tensor));
     const int ranks = asked.question.ranks / tensor;
@@ -147,6 +170,7 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
     return way.best().value * (divides ? 1 + asked.question.hardware.model_error : 1);
   };
   std::stable_sort(ways.begin(), ways.end(), [&](const Way& a, const Way& b) { return value(a) < value(b); });
+  if (keeps_all(ways.front(), asked)) return choice;
   choice.note = note_of(ways, asked);
   choice.weight_memory = ways.front().weight_memory;
   choice.question = std::move(ways.front().question);
