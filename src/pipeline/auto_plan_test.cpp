@@ -331,6 +331,26 @@ TEST_F(WeightPlanTest, AStreamFitsRunsOfEverySize) {
   EXPECT_GT(streams, 0);
 }
 
+// Of the hardware that is named, less is too little.
+TEST_F(WeightPlanTest, TheLeastHardwareThatFitsStreams) {
+  const MemoryQuestion asked = memory();
+  planner::Question q = run_question(plan_run(options, large_), large_, asked, 1);
+  q.hardware = choose_profile(options.hardware, processes(1, 1)).hardware;
+  const auto with = [&](planner::Bytes limit) {
+    q.memory_limit = limit;
+    return weights_to_fit({q, asked, limit, true}).ranking;
+  };
+  const planner::Ranking nothing = with(planner::Bytes(100'000'000));
+  ASSERT_EQ(nothing.best(), nullptr);
+  const std::string& text = nothing.least_that_fits;
+  // "… 1 of 2.34 GB or more each".
+  const std::string named = text.substr(0, text.find(" or more each"));
+  ASSERT_TRUE(named.ends_with(" GB")) << text;
+  const double gigabytes = std::stod(named.substr(named.rfind(" of ") + 4));
+  EXPECT_NE(with(planner::Bytes::of_gigabytes(gigabytes * 1.01)).best(), nullptr) << text;
+  EXPECT_EQ(with(planner::Bytes::of_gigabytes(gigabytes * 0.95)).best(), nullptr) << text;
+}
+
 // Over links that take longer with a layer's weights than with its sums, for few tokens.
 TEST_F(WeightPlanTest, LayersAreDividedWhereThatIsFaster) {
   Job job = processes(4, 4);

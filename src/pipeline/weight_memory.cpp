@@ -10,6 +10,16 @@
 namespace zoetrope::pipeline {
 namespace {
 
+constexpr int64_t kStep = 10'000'000;  // of weight_memory that is chosen here, bytes
+
+double gigabytes(int64_t steps) { return static_cast<double>(steps) / 100; }
+
+bool leaves_streaming_open(const MemoryQuestion& question) {
+  const GenerateOptions& options = question.options;
+  return options.weights_in_memory == WeightsInMemory::kAuto && !options.weight_memory &&
+         question.layout.weight_shards == 1;
+}
+
 bool fits(const MemoryQuestion& question, planner::Bytes available) {
   return memory_plan(question).peak().total() <= available;
 }
@@ -73,24 +83,20 @@ int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& f
 }
 
 std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available) {
-  constexpr int64_t kStep = 10'000'000;
   const TransformerMemory memory = transformer_memory(question);
   MemoryQuestion other = question;
   other.options.weights_in_memory = WeightsInMemory::kAuto;
   const int64_t least = ceil_div(memory.least, kStep);
   const int64_t best = largest(least, ceil_div(memory.asked, kStep) - 1, [&](int64_t steps) {
-    other.options.weight_memory = static_cast<double>(steps) / 100;
+    other.options.weight_memory = gigabytes(steps);
     return fits(other, available);
   });
   if (best < least) return std::nullopt;
-  return static_cast<double>(best) / 100;
+  return gigabytes(best);
 }
 
 std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available) {
-  const GenerateOptions& options = question.options;
-  const bool left_open = options.weights_in_memory == WeightsInMemory::kAuto && !options.weight_memory &&
-                         question.layout.weight_shards == 1;
-  if (!left_open || fits(question, available)) return {};
+  if (!leaves_streaming_open(question) || fits(question, available)) return {};
   return largest_weight_memory(question, available);
 }
 
@@ -99,6 +105,13 @@ std::optional<double> weight_memory_to_fit(const std::vector<MemoryQuestion>& qu
   for (const MemoryQuestion& question : questions)
     if (const std::optional<double> gigabytes = weight_memory_to_fit(question, available))
       least = std::min(least.value_or(*gigabytes), *gigabytes);
+  return least;
+}
+
+MemoryQuestion with_least_weights(const MemoryQuestion& question) {
+  MemoryQuestion least = question;
+  if (leaves_streaming_open(question))
+    least.options.weight_memory = gigabytes(ceil_div(transformer_memory(question).least, kStep));
   return least;
 }
 

@@ -27,6 +27,8 @@ std::optional<double> largest_weight_memory(const MemoryQuestion& question, plan
 std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available);
 // The same for all of them: the least.
 std::optional<double> weight_memory_to_fit(const std::vector<MemoryQuestion>& questions, planner::Bytes available);
+// With the least of the transformer in memory that the options allow.
+MemoryQuestion with_least_weights(const MemoryQuestion& question);
 // What is run: with that weight_memory, or as the question is.
 MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes available);
 

@@ -149,6 +149,13 @@ namespace {
 // With what asked.memory keeps from one video to the next.
 WeightsToFit fitted(const WeightsQuestion& asked) {
   WeightsToFit choice{asked.question, {}, {}, asked.memory.options.keep_weights, {}};
+  if (asked.available) {
+    choice.question.least_memory = [memory = asked.memory](const parallel::ParallelLayout& layout, int ranks_here) {
+      MemoryQuestion question = memory;
+      question.layout = layout;
+      return workload_by_layout(with_least_weights(question))(layout, ranks_here);
+    };
+  }
   if (asked.add_disk && choice.question.work.weights.fetched > 0) asked.add_disk(choice.question, asked.memory);
   choice.ranking = planner::search(choice.question);
   if (!asked.available || all_fit(asked, choice.ranking)) return choice;

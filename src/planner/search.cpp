@@ -63,7 +63,10 @@ struct Trial {
 class Search {
  public:
   explicit Search(const Question& question)
-      : q_(question), limit_(question.limit()), memory_(remembered(question.memory)) {}
+      : q_(question),
+        limit_(question.limit()),
+        memory_(remembered(question.memory)),
+        least_memory_(question.least_memory ? remembered(question.least_memory) : nullptr) {}
 
   Ranking run() {
     check_request(q_);
@@ -125,7 +128,11 @@ class Search {
 
   MemoryPlan memory_of(const Configuration& c) const { return memory_of(c.layout, c.softmax, ranks_here(c)); }
   MemoryPlan memory_of(const ParallelLayout& layout, parallel::Softmax softmax, int here) const {
-    Workload workload = memory_(layout, here);
+    return memory_of(memory_, layout, softmax, here);
+  }
+  static MemoryPlan memory_of(const std::function<Workload(const ParallelLayout&, int)>& memory,
+                              const ParallelLayout& layout, parallel::Softmax softmax, int here) {
+    Workload workload = memory(layout, here);
     const int vae = workload.layout.vae_ranks;  // fewer where they cannot share
     workload.layout = layout;
     workload.layout.vae_ranks = vae;
@@ -498,7 +505,8 @@ class Search {
       layout.vae_ranks = vae_ranks(wider, ranks).back();
       const int places = ranks / layout.tensor;
       layout.weight_shards = all_share ? places : std::gcd(shards, places);
-      const MemoryPlan plan = memory_of(layout, parallel::Softmax::kOnline, here);
+      const MemoryPlan plan =
+          memory_of(least_memory_ ? least_memory_ : memory_, layout, parallel::Softmax::kOnline, here);
       const Bytes bytes = plan.peak().total() / here;
       if (bytes >= least) continue;
       least = bytes;
@@ -510,8 +518,10 @@ class Search {
   std::string least_that_fits() {
     constexpr int kLarge = 1024;  // more ranks than this hardly change the memory of one
     const int most_ranks = std::max(kLarge, 2 * q_.ranks);
-    int enough = std::max(1, q_.ranks);
-    while (enough <= most_ranks && least_memory(enough).first > limit_) enough *= 2;
+    const auto fits_on = [&](int ranks) { return least_memory(ranks).first <= limit_; };
+    int enough = 1;  // fewer ranks may divide what more cannot
+    while (enough < q_.ranks && !fits_on(enough)) ++enough;
+    while (enough <= most_ranks && !fits_on(enough)) enough *= 2;
     const auto [here, here_in] = least_memory(q_.ranks);
     if (enough > most_ranks) {
       const auto [least, phase] = least_memory(most_ranks);
@@ -520,15 +530,15 @@ class Search {
           "'{}'",
           counted(q_.ranks, "device"), here.text(), most_ranks, least.text(), phase);
     }
-    for (int ranks = enough / 2 + 1; ranks < enough; ++ranks)
-      if (least_memory(ranks).first <= limit_) enough = ranks;
+    for (int ranks = std::max(q_.ranks, enough / 2 + 1); ranks < enough; ++ranks)
+      if (fits_on(ranks)) enough = ranks;
     return fmt::format("{} of these devices ({} each), or {} of {} or more each", enough,
                        least_memory(enough).first.text(), q_.ranks, here.text());
   }
 
   const Question& q_;
   const Bytes limit_;
-  const std::function<Workload(const ParallelLayout&, int)> memory_;
+  const std::function<Workload(const ParallelLayout&, int)> memory_, least_memory_;
   std::vector<Trial> bases_;                // the simplest settings of every split that was simulated
   std::vector<Trial> trials_;               // everything that was simulated
   std::vector<Trial> pruned_;               // splits that were pruned by their bound

@@ -41,6 +41,8 @@ struct Question {
   // The workload of a layout, from the model family. It may not depend on the split of the context into Ulysses and
   // ring, a gather, head chunks, direction or softmax (but for its own `layout`): it is called once for all of these.
   std::function<Workload(const parallel::ParallelLayout&, int ranks_here)> memory;
+  // The same with as few weights in memory as a run can have; empty: it keeps all. For least_that_fits alone.
+  std::function<Workload(const parallel::ParallelLayout&, int ranks_here)> least_memory = {};
 
   Bytes limit() const { return memory_limit.value_or(hardware.device_memory); }
 };

@@ -356,6 +356,18 @@ TEST(TensorSearch, MemoryWantsLayersDivided) {
   EXPECT_NE(search(q).best(), nullptr);
 }
 
+// Two ranks divide layers that five cannot.
+TEST(TensorSearch, FewerRanksMayBeTheLeastThatFits) {
+  Question q = question(5, 1e13);
+  q.memory_limit = Bytes(30'000'000'000);
+  const Ranking ranking = search(q);
+  EXPECT_EQ(ranking.best(), nullptr);
+  EXPECT_EQ(ranking.least_that_fits.rfind("2 of these devices (", 0), 0U) << ranking.least_that_fits;
+  EXPECT_THAT(ranking.least_that_fits, HasSubstr("or 5 of "));
+  q.ranks = 2;
+  EXPECT_NE(search(q).best(), nullptr);
+}
+
 // An odd number of tokens makes contexts uneven, which heads are not: a gain of a few thousandths is none.
 TEST(TensorSearch, AGainWithinTheModelsErrorIsNone) {
   Question q = question(4, 1e15);
