@@ -374,13 +374,18 @@ MemoryQuestion one_rank_question(const MemoryQuestion& run) {
 
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits,
                     const StepSeconds& step_seconds) {
-  const planner::MemoryPlan plan = memory_plan(question);
-  const planner::MemoryPhase& peak = plan.peak();
   if (limits.empty()) return {};
   const planner::MemoryLimit& limit = limits.front();
   if (peak_of(as_it_fits(question, limit.available)) <= limit.available) return {};
-  std::string text = fmt::format("memory: this run needs {} in phase '{}' ({}), but {} are available, because of {}; ",
-                                 peak.total().text(), peak.name, peak.text(), limit.available.text(), limit.what);
+  const auto words = [](const MemoryQuestion& of) {
+    const planner::MemoryPhase peak = memory_plan(of).peak();
+    return fmt::format("{} in phase '{}' ({})", peak.total().text(), peak.name, peak.text());
+  };
+  const MemoryQuestion streamed = with_least_weights(question);
+  const std::string needs = words(question), still = words(streamed);
+  std::string text = fmt::format("memory: this run needs {}{}, but {} are available, because of {}; ", needs,
+                                 needs == still ? "" : ", and with its weights streamed still " + still,
+                                 limit.available.text(), limit.what);
   std::vector<std::string> ways = what_would_fit(question, limit.available, step_seconds);
   if (question.grid_frames > 0) {
     MemoryQuestion without = question;

@@ -187,6 +187,21 @@ TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
     EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
 }
 
+// Where weights would be streamed, another phase may be what does not fit.
+TEST(Admission, NamesThePhaseThatStreamingDoesNotHelp) {
+  MemoryQuestion question = question_1_3b();
+  question.options.weights_in_memory = WeightsInMemory::kAuto;
+  const MemoryQuestion least = with_least_weights(question);
+  const planner::MemoryPhase asked = memory_plan(question).peak(), still = memory_plan(least).peak();
+  ASSERT_LT(still.total(), asked.total());
+  const std::string text = refusal(question, {{"a test", still.total() - Bytes(1)}});
+  EXPECT_THAT(text, testing::HasSubstr("needs " + asked.total().text() + " in phase '" + asked.name));
+  EXPECT_THAT(text, testing::HasSubstr("and with its weights streamed still " + still.total().text() + " in phase '" +
+                                       still.name));
+  question.options.weights_in_memory = WeightsInMemory::kBf16;
+  EXPECT_THAT(refusal(question, {{"a test", still.total() - Bytes(1)}}), testing::Not(testing::HasSubstr("still")));
+}
+
 // Every way out that is offered is one: the model says so of the changed options.
 TEST(Admission, WhatIsOfferedFits) {
   for (const double share : {0.9, 0.7, 0.5, 0.45}) {
