@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "zoetrope/version.h"
 
@@ -25,11 +24,11 @@
 #include "pipeline/given_inputs.h"
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
-#include "pipeline/int8_calibration.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/run_settings.h"
+#include "pipeline/run_words.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
 #include "pipeline/weight_memory.h"
@@ -47,74 +46,6 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   if (options.seed < 0) settings["seed"] = fmt::to_string(seed);
   std::string text = "zoetrope generate";
   for (const auto& [key, value] : settings) text += fmt::format(" {}", shell_word(fmt::format("{}={}", key, value)));
-  return text;
-}
-
-// How the run differs from what was measured: "; 2 steps nearer to the video …", where errors are larger. Empty where
-// it does not.
-std::string unlike_measured_text(const ModelFolder& model, size_t expert, const RunPlan& plan) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const Int8Errors::At& at : model.experts[expert].int8_errors->at) least = std::min(least, at.timestep);
-  constexpr double kRounded = 0.5;
-  const auto solver = sampling::Solver::create(plan.solver);
-  const int64_t steps = std::ranges::count_if(solver->timesteps(), [&](double timestep) {
-    return plan.expert_at(timestep) == static_cast<int>(expert) && timestep < least - kRounded;
-  });
-  std::string text;
-  if (steps > 0) {
-    const bool hands_over = expert + 1 < model.experts.size();
-    text = fmt::format("; {} nearer to the video than was measured, with larger errors{}", counted(steps, "step"),
-                       hands_over ? ": repeat `zoetrope int8` with this boundary_ratio" : "");
-  }
-  const double guidance = model.experts[expert].int8_errors->guidance;
-  if (guidance != plan.guidance[expert]) text += fmt::format("; on latents {}", guidance_text(guidance));
-  return text;
-}
-
-// ", 28 of 30 blocks multiply in int8", of each expert where they differ; empty without.
-std::string int8_text(const ModelFolder& model, const RunPlan& plan) {
-  std::string text, last, attention;
-  if (model.attention_int8_limit)
-    attention = fmt::format("attention in int8 up to {:.3g} % a head", 100 * *model.attention_int8_limit);
-  for (size_t i = 0; i < model.experts.size(); ++i) {
-    const Expert& expert = model.experts[i];
-    const auto& blocks = expert.config.int8_blocks;
-    std::string one;
-    if (!blocks.empty())
-      one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
-    if (const std::optional<double> error = expert.int8_error(plan.guidance[i])) {
-      std::string predicted = fmt::format("predicted {:.2g} % off bf16 per step", 100 * *error);
-      if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
-      predicted += unlike_measured_text(model, i, plan);
-      one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
-                            : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
-    }
-    if (one != last) text += one;
-    last = one;
-  }
-  return text;
-}
-
-// " (26 with high noise)"; empty where one expert has all.
-std::string expert_words(const RunPlan& plan) {
-  if (!plan.step_count.two_experts()) return {};
-  return fmt::format(" ({} with high noise)", plan.step_count.first_expert * plan.segments.count);
-}
-
-// "4, of low noise 3"
-std::string guidance_words(const GenerateOptions& options, const RunPlan& plan) {
-  if (!plan.guided) return "off";
-  std::string text = fmt::to_string(options.guidance_scale);
-  if (plan.step_count.two_experts() && plan.guidance[1] != plan.guidance[0])
-    text += fmt::format(", of low noise {}", plan.guidance[1]);
-  return text;
-}
-
-// ", step cache tea, threshold 0.015"; empty without a cache.
-std::string step_cache_words(const GenerateOptions& options) {
-  if (!step_cache_reuse(options)) return {};
-  std::string text = fmt::format(", step cache {}", step_cache_name(options));
-  if (options.cache_threshold) text += fmt::format(", threshold {:.2g}", *options.cache_threshold);
   return text;
 }
 
@@ -568,7 +499,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_text(model_, plan_);
+  const std::string dtype = dtype_word(plan_.dtype) + int8_words(model_, plan_);
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);
