@@ -45,8 +45,7 @@ planner::HardwareProfile find_profile(const std::string& hardware);
 bool is_of_hosts(const planner::HardwareProfile& profile);
 // `ranks` on the hosts that such a profile is of. One calibrated over several says how many ranks and cores a host has
 // and, unless `threads` does, a rank's threads; ranks that need more than one host are processes, others have all cores
-// of theirs. Any other is one
-// host, with `threads` as above.
+// of theirs. Any other is one host, with `threads` as above.
 Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int64_t> threads);
 
 struct ProfileChoice {

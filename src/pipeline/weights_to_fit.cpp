@@ -142,10 +142,6 @@ std::string note_of(const std::vector<Way>& ways, const WeightsQuestion& asked) 
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 // With what asked.memory keeps from one video to the next.
 WeightsToFit fitted(const WeightsQuestion& asked) {
   WeightsToFit choice{asked.question, {}, {}, asked.memory.options.keep_weights, {}};
