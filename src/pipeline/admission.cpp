@@ -382,9 +382,9 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
     return fmt::format("{} in phase '{}' ({})", peak.total().text(), peak.name, peak.text());
   };
   const MemoryQuestion streamed = with_least_weights(question);
-  const std::string needs = words(question), still = words(streamed);
-  std::string text = fmt::format("memory: this run needs {}{}, but {} are available, because of {}; ", needs,
-                                 needs == still ? "" : ", and with its weights streamed still " + still,
+  const bool helps = peak_of(streamed) < peak_of(question);
+  std::string text = fmt::format("memory: this run needs {}{}, but {} are available, because of {}; ", words(question),
+                                 helps ? ", and with its weights streamed still " + words(streamed) : "",
                                  limit.available.text(), limit.what);
   std::vector<std::string> ways = what_would_fit(question, limit.available, step_seconds);
   if (question.grid_frames > 0) {

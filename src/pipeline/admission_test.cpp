@@ -13,6 +13,8 @@
 #include "models/wan/transformer/weights.h"
 #include "models/wan/workload.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/run.h"
+#include "pipeline/test_model.h"
 #include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
@@ -200,6 +202,15 @@ TEST(Admission, NamesThePhaseThatStreamingDoesNotHelp) {
                                        still.name));
   question.options.weights_in_memory = WeightsInMemory::kBf16;
   EXPECT_THAT(refusal(question, {{"a test", still.total() - Bytes(1)}}), testing::Not(testing::HasSubstr("still")));
+  // A stream shares nothing with the other processes of a host: of a small model it needs more than all weights.
+  GenerateOptions small = small_run();
+  small.model = recorded_model("../../../demo/wan-tiny").string();
+  small.height = small.width = 32;
+  question = OpenModel(small).memory;
+  question.layout.data = question.sharers = 2;
+  const Bytes whole = memory_plan(question).peak().total();
+  ASSERT_GT(memory_plan(with_least_weights(question)).peak().total(), whole);
+  EXPECT_THAT(refusal(question, {{"a test", whole - Bytes(1)}}), testing::Not(testing::HasSubstr("still")));
 }
 
 // Every way out that is offered is one: the model says so of the changed options.
