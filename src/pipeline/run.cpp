@@ -169,7 +169,7 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
     file = file.has_filename() ? file.filename() : file.parent_path().filename();
   });
   format.metadata = changed_settings(tagged);
-  for (const char* key : {"output", "grid", "dump", "trace", "journal", "resume", "weight_cache"})
+  for (const char* key : {"output", "grid", "dump", "trace", "journal", "resume", "weight_cache", "keep_weights"})
     format.metadata.erase(key);
   format.metadata["seed"] = fmt::to_string(seed);
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()

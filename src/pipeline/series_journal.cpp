@@ -46,6 +46,7 @@ std::map<std::string, std::string> settings_anywhere(GenerateOptions options) {
   std::map<std::string, std::string> settings = changed_settings(options);
   settings["output"] = options.output;
   for (const char* key : {"journal", "resume"}) settings.erase(key);
+  if (options.keeps_what_fits) settings.erase("keep_weights");  // nobody set it
   return settings;
 }
 
