@@ -320,9 +320,8 @@ class Pipeline {
     const Hooks hooks{note, step, latents};
     Ending ending;
     std::vector<Video> made;
-    GenerateOptions origins = options_;
-    OptionSet set = pipeline::describe_options(origins);
-    set_keys(set, videos.front(), kWhenCalled);
+    GenerateOptions origins;
+    const OptionSet set = set_of_call(videos.front(), origins);
     with_origins(set, [&] {
       run_beside_signals(ending, [&] { made = model->generate(requests, sinks, callbacks_of(hooks, ending)); });
     });
@@ -348,10 +347,8 @@ class Pipeline {
 
   // See ignored_note().
   std::string ignored(const Keys& keys) const {
-    GenerateOptions options = options_;
-    OptionSet set = pipeline::describe_options(options);
-    set_keys(set, keys, kWhenCalled);
-    return pipeline::ignored_note(set);
+    GenerateOptions options;
+    return pipeline::ignored_note(set_of_call(keys, options));
   }
 
   std::string describe(const Keys& keys) const {
@@ -381,10 +378,17 @@ class Pipeline {
     return model_;
   }
 
-  GenerateOptions options_of(const Keys& keys) const {
-    GenerateOptions options = options_;
+  // `options` become those of the model with what the keys of a call say; they must outlive the set.
+  OptionSet set_of_call(const Keys& keys, GenerateOptions& options) const {
+    options = options_;
     OptionSet set = pipeline::describe_options(options);
     set_keys(set, keys, kWhenCalled);
+    return set;
+  }
+
+  GenerateOptions options_of(const Keys& keys) const {
+    GenerateOptions options;
+    set_of_call(keys, options);
     check_same_model(options_, options);
     check_no_files(options);
     return options;
