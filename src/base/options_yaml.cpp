@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/words.h"
 #include "base/yaml.h"
 
 namespace zoetrope {
@@ -30,7 +31,7 @@ std::string sequence_text(const YAML::Node& node, char after, const std::string&
     std::string words = item.Scalar();
     if (after == '\n') {
       std::replace(words.begin(), words.end(), '\n', ' ');
-      if (words.find_first_not_of(" \t\r\v\f") == std::string::npos) fail("{}: the list has an empty text", origin);
+      if (trimmed(words, " \t\r\v\f").empty()) fail("{}: the list has an empty text", origin);
     }
     text += words + after;
   }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-bool blank(std::string_view line) { return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos; }
+bool blank(std::string_view line) { return trimmed(line, " \t\r\v\f").empty(); }
 
 // With the ends of lines removed, and blank lines at the end.
 std::vector<std::string> lines_of(std::string_view text) {
