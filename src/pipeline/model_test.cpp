@@ -583,11 +583,7 @@ TEST(Model, DescribesBeforeItRuns) {
 
 TEST(Model, DescribesWhatEachExpertDoes) {
   const Model model = Model::open(recorded_model("wan22_t2v").string());
-  Request r;
-  r.prompt = "a red cat";
-  r.height = 32;
-  r.width = 48;
-  r.num_frames = 5;
+  Request r = request("a red cat");
   r.num_inference_steps = 6;
   r.guidance_scale = 4;
   r.guidance_scale_2 = 3;
