@@ -29,7 +29,7 @@ struct WeightsQuestion {
   std::function<void(planner::Question&, const MemoryQuestion&)> add_disk = {};
 };
 // As the keys say where they say it. Before anything else, less is kept from one video to the next. Where nothing fits,
-// whatever is done, the question is as it was.
+// whatever is done, the question is as it was, but for what would be kept.
 WeightsToFit weights_to_fit(const WeightsQuestion& asked);
 
 }  // namespace zoetrope::pipeline
