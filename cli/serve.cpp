@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -59,7 +60,7 @@ server::ServedModel served_model(const std::string& word, const std::vector<std:
   } else {
     set.set("model", word, kCommandLine);
     path = path.lexically_normal();
-    model.name = (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+    model.name = without_last_slash(path).filename().string();
   }
   for (const std::string& argument : of_all_models) {
     const std::string key = argument.substr(0, argument.find('='));

@@ -30,6 +30,10 @@ MadeFolder::~MadeFolder() {
   if (!made_.empty()) fs::remove(made_, ignored);
 }
 
+std::filesystem::path without_last_slash(std::filesystem::path path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
 fs::path in_user_cache(const std::string& file) {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);

@@ -23,6 +23,9 @@ class MadeFolder {
   UnfinishedPath unfinished_;
 };
 
+// "frames/" as "frames", so that its last part has the name.
+std::filesystem::path without_last_slash(std::filesystem::path path);
+
 // $XDG_CACHE_HOME/zoetrope/file, else $HOME/.cache/zoetrope/file, as the base directory specification has it; empty
 // where neither variable names a folder. Creates nothing.
 std::filesystem::path in_user_cache(const std::string& file);

@@ -25,6 +25,14 @@ TEST(MadeFolder, StaysWhereSomethingWasWrittenOrItWasThere) {
   EXPECT_TRUE(std::filesystem::exists(folder / "there"));
 }
 
+TEST(Folders, ALastSlashHidesNoName) {
+  EXPECT_EQ(without_last_slash("a/frames/").filename(), "frames");
+  EXPECT_EQ(without_last_slash("a/frames"), "a/frames");
+  EXPECT_EQ(without_last_slash("frames/"), "frames");
+  EXPECT_EQ(without_last_slash("/"), "/");
+  EXPECT_EQ(without_last_slash(""), "");
+}
+
 TEST(MadeFolder, RefusesAFileAndAFolderWithoutAParent) {
   const TestFolder folder;
   std::ofstream(folder / "file") << "x";

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/json.h"
 #include "base/words.h"
 #include "pipeline/config_folder.h"
@@ -94,8 +95,7 @@ std::string lower_name(const fs::path& file) { return lower_case(file.filename()
 // name has both, or none has one, -1.
 int said_by_path(const fs::path& file, const char* zero, const char* one) {
   const std::regex patterns[] = {std::regex(zero), std::regex(one)};
-  fs::path at = fs::absolute(file).lexically_normal();
-  if (!at.has_filename()) at = at.parent_path();  // folder/
+  fs::path at = without_last_slash(fs::absolute(file).lexically_normal());
   for (; at.has_relative_path(); at = at.parent_path()) {
     const std::string name = lower_name(at);
     const bool has[] = {std::regex_search(name, patterns[0]), std::regex_search(name, patterns[1])};

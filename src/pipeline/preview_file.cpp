@@ -4,10 +4,12 @@
 
 #include "zoetrope/video.h"
 
+#include "base/folders.h"
+
 namespace zoetrope::pipeline {
 
 std::filesystem::path preview_file(const std::string& output) {
-  const std::filesystem::path named(output), path = named.has_filename() ? named : named.parent_path();
+  const std::filesystem::path path = without_last_slash(output);
   return path.parent_path() / (path.stem().string() + ".preview.gif");
 }
 

@@ -10,6 +10,7 @@
 #include "attention/strategy.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/index_range.h"
 #include "base/words.h"
 #include "comm/gather_trace.h"
@@ -165,15 +166,12 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   VideoFormat format = video_format(options_);
   // What makes the clip again. Files by their names alone, as the model: their folders are this machine's.
   GenerateOptions tagged = videos_[video];
-  for_each_input(tagged, [](const char*, std::filesystem::path& file) {
-    file = file.has_filename() ? file.filename() : file.parent_path().filename();
-  });
+  for_each_input(tagged, [](const char*, std::filesystem::path& file) { file = without_last_slash(file).filename(); });
   format.metadata = changed_settings(tagged);
   for (const char* key : {"output", "grid", "dump", "trace", "journal", "resume", "weight_cache", "keep_weights"})
     format.metadata.erase(key);
   format.metadata["seed"] = fmt::to_string(seed);
-  format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
-                                                              : model_.folder.filename().string();
+  format.metadata["model"] = without_last_slash(model_.folder).filename().string();
   format.metadata["version"] = fmt::format("zoetrope {}", version());
   if (sink) {
     std::unique_ptr<FrameSink> opened = sink(format);

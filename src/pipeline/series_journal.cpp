@@ -11,6 +11,7 @@
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/input_file.h"
 #include "base/json.h"
 #include "comm/launcher.h"
@@ -50,11 +51,7 @@ std::map<std::string, std::string> settings_anywhere(GenerateOptions options) {
   return settings;
 }
 
-fs::path beside_output(const std::string& output) {
-  fs::path path = output;
-  if (!path.has_filename()) path = path.parent_path();  // frames/ is frames
-  return path.string() + ".journal";
-}
+fs::path beside_output(const std::string& output) { return without_last_slash(output).string() + ".journal"; }
 
 bool is_stream(const std::string& output) {
   std::error_code ignored;

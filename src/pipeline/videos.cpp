@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/utf8.h"
@@ -39,8 +40,7 @@ OutputPlace place_of(const std::string& name) {
   std::error_code ignored;
   const bool is_folder = !fs::path(name).has_filename() || fs::is_directory(name, ignored);
   OutputPlace place = is_folder ? OutputPlace{name} : output_place(name);
-  place.path = fs::weakly_canonical(fs::absolute(place.path), ignored);
-  if (!place.path.has_filename()) place.path = place.path.parent_path();  // frames/ is frames
+  place.path = without_last_slash(fs::weakly_canonical(fs::absolute(place.path), ignored));
   return place;
 }
 

@@ -5,6 +5,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/words.h"
 #include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
@@ -134,9 +135,8 @@ class Subject {
     const pipeline::GenerateOptions& o = run_.options;
     const std::string layers = o.layers ? ", " + run_.model.experts[0].layers_text() : "";
     const std::string batch = o.batch_size > 1 ? fmt::format(", batch of {}", o.batch_size) : "";
-    // The model that was found; "X/" ends with an empty name.
-    const std::filesystem::path& folder = run_.model.folder;
-    const std::string model = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+    // The model that was found.
+    const std::string model = without_last_slash(run_.model.folder).filename().string();
     return fmt::format("{}{}, {} x {}, {} frames{}", model, layers, o.width, o.height, o.num_frames, batch);
   }
   std::vector<std::string> missing_files() const { return run_.missing_files; }
