@@ -290,7 +290,7 @@ def run_on_hosts(hosts, command, cwd, env, of_last=":"):
         raise Skip("host names of one's own need CAP_SYS_ADMIN")
     if not shutil.which("mpirun"):
         raise Skip("mpirun is not installed")
-    script = (f"set -- {' '.join(hosts)}; shift $OMPI_COMM_WORLD_RANK; hostname $1; [ $2 ] || {of_last}; "
+    script = (f"set -- {' '.join(hosts)}; shift $OMPI_COMM_WORLD_RANK; hostname $1; [ $2 ] || {{ {of_last}; }}; "
               f"exec {shlex.join(map(str, command))}")
     return run(["mpirun", "-n", str(len(hosts)), "unshare", "--uts", "sh", "-c", script], cwd, env=env)
 
