@@ -316,6 +316,10 @@ void QuantisedTensor::require_finite(std::span<const float> values) const {
   fail("{} holds a NaN or an infinite value or scale; the file is damaged, download it again", where_);
 }
 
-QuantisedTensors quantised_tensors(const Checkpoint& checkpoint) { return Finder(checkpoint).find(); }
+QuantisedTensors quantised_tensors(const Checkpoint& checkpoint) {
+  QuantisedTensors found = Finder(checkpoint).find();
+  for (const std::string& helper : found.helpers) checkpoint.release(helper);  // some were read
+  return found;
+}
 
 }  // namespace zoetrope::io

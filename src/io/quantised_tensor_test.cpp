@@ -170,6 +170,17 @@ TEST_F(RawFile, ScalesAreNoWeights) {
   EXPECT_THAT(source->info("L.weight").dtype_name, HasSubstr("F8_E4M3 with a scale"));
 }
 
+// Else memory is planned too large, by up to two megabytes for each scale.
+TEST_F(RawFile, NoScaleThatWasReadStaysResident) {
+  constexpr int kLayers = 6;
+  for (int i = 0; i < kLayers; ++i)
+    with(fmt::format("{}.weight", i), "F8_E4M3", "[1500, 2000]", std::string(3000000, '\x38'))
+        .with_scale(fmt::format("{}.weight_scale", i), {0.5F}, "[]");
+  const auto source = open();
+  EXPECT_EQ(resident_kilobytes("w.safetensors"), 0);
+  EXPECT_EQ(values_of(*source, "3.weight").back(), 0.5F);
+}
+
 TEST_F(RawFile, AScaleCountsWhateverTheWeightIsStoredAs) {
   const auto source =
       with_scale("L.weight", {1, 2, 3, 4}, "[2, 2]").with_scale("L.weight_scale", {10, 100}, "[2]").open();

@@ -93,6 +93,7 @@ std::shared_ptr<const TensorFile> TensorFile::open(const std::filesystem::path& 
     return contents.starts_with(known.first_bytes) || path.extension() == known.ending;
   });
   file->header_ = container->read(contents, path.string());
+  if (size > 0) ::madvise(file->map_.data(), size, MADV_DONTNEED);
   return file;
 }
 

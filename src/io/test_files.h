@@ -50,6 +50,21 @@ inline std::string object(const std::vector<std::string>& entries) {
   return text + "}";
 }
 
+// Kilobytes of a file's map that are resident.
+inline int64_t resident_kilobytes(const std::filesystem::path& path) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t sum = 0;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(path.string()) != std::string::npos) inside = true;
+    if (inside && line.rfind("Rss:", 0) == 0) {
+      sum += std::stoll(line.substr(4));
+      inside = false;
+    }
+  }
+  return sum;
+}
+
 // 1, 2, 3, … in float32.
 inline Tensor counting(const Shape& shape) {
   Tensor tensor(DType::kF32, shape);

@@ -254,8 +254,10 @@ void Weights::check(const std::string& name, const Shape& expected, DType wanted
 
 TensorView Weights::get(const std::string& name, const Shape& expected, DType wanted) const {
   check(name, expected, wanted);
+  // A page of a mapped file that is touched brings in those around it, up to two megabytes: smaller tensors are copied.
+  constexpr size_t kLeastMapped = size_t{2} << 20;
   const TensorView mapped = source_->mapped(name);
-  if (mapped && mapped.dtype() == wanted) return mapped;
+  if (mapped && mapped.dtype() == wanted && mapped.bytes() >= kLeastMapped) return mapped;
   return get_fused({name}, {expected}, wanted);
 }
 
@@ -286,6 +288,7 @@ TensorView Weights::get_fused(const std::vector<std::string>& names, const std::
       row += expected[i][0];
     }
   }
+  for (const std::string& name : names) source_->release(name);
   entry.tensor = std::move(tensor);
   const std::lock_guard total(cache_->mutex);
   cache_->bytes += entry.tensor.view().bytes();

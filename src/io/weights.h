@@ -1,5 +1,5 @@
-// A model's parameters in the dtype it computes with, shared by all ranks of the process: the mapped file where it can
-// be used in place, else one converted copy. Where the parameters come from is hidden by WeightSource.
+// A model's parameters in the dtype it computes with, shared by all ranks of the process: of large tensors the mapped
+// file where it can be used in place, else one copy. Where the parameters come from is hidden by WeightSource.
 #pragma once
 
 #include <cstdint>
