@@ -228,9 +228,22 @@ class Search {
     const std::string there = files.empty() ? ""
                               : files.size() == 1 && !reason.empty()
                                   ? fmt::format(" ({})", reason)
-                                  : fmt::format(" (there are {})", names_text(files, root_));
+                                  : fmt::format(" (there are {}{})", names_text(files, root_), broken_ones(files));
     fail("{}: {} holds no {} of this model{}; name its file as {}=FILE", root_.string(), folders_text(place),
          place.component, there, place.component);
+  }
+
+  // Why those of the files that cannot be opened cannot.
+  static std::string broken_ones(const std::vector<fs::path>& files) {
+    std::string text;
+    for (const fs::path& file : files) {
+      try {
+        io::TensorFile::open(file);
+      } catch (const Error& error) {
+        text += fmt::format("; {}", error.what());
+      }
+    }
+    return text;
   }
 
   fs::path root_;

@@ -145,6 +145,11 @@ TEST_F(ComfyFolder, SeveralFilesOrNoneAreRefused) {
   put("clip/umt5_other.safetensors", "wan2.1_t2v_1.3b", "text_encoder");
   EXPECT_THAT(refusal(root()), AllOf(HasSubstr("clip/umt5_other.safetensors, text_encoders/umt5_xxl.safetensors"),
                                      HasSubstr("choose one with text_encoder=")));
+  const fs::path cut = root() / "vae" / "wan_2.1_vae.safetensors";
+  fs::resize_file(cut, fs::file_size(cut) - 7);
+  fs::remove(root() / "clip" / "umt5_other.safetensors");
+  EXPECT_THAT(refusal(root()), AllOf(HasSubstr("there are vae/wan2.2_vae.safetensors, vae/wan_2.1_vae.safetensors; "),
+                                     HasSubstr(cut.string() + ": is truncated: 7 bytes are missing")));
 }
 
 TEST_F(ComfyFolder, ARepositoryOfTheAuthorsIsTaken) {
