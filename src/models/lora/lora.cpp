@@ -331,11 +331,17 @@ class Reader {
     if (source_->info(key).shape.size() != 1) {
       fail("{}: '{}' {} must be a single number", where_, key, source_->info(key).shape.to_string());
     }
-    if (const std::optional<int64_t> whole = integer(key)) return static_cast<double>(*whole);
-    check_values(key);
-    float value = 0;
-    source_->read_range(key, {0, 1}, TensorView(&value, DType::kF32, {1}));
-    return value;
+    double number = 0;
+    if (const std::optional<int64_t> whole = integer(key)) {
+      number = static_cast<double>(*whole);
+    } else {
+      check_values(key);
+      float value = 0;
+      source_->read_range(key, {0, 1}, TensorView(&value, DType::kF32, {1}));
+      number = value;
+    }
+    source_->release(key);
+    return number;
   }
 
   // Of a tensor of one integer, which the alphas of Lightning files are; nothing for other types.

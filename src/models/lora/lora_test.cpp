@@ -15,9 +15,8 @@
 #include <vector>
 
 #include "base/project_folders.h"
-#include "base/test_folder.h"
 #include "io/random_weights.h"
-#include "io/safetensors.h"
+#include "io/test_files.h"
 #include "models/wan/tensor_tables.h"
 #include "tensor/half.h"
 
@@ -149,6 +148,7 @@ TEST_F(LoraTest, EverySchemeGivesTheSameChange) {
 TEST_F(LoraTest, AlphaIsDividedByTheRank) {
   with_pair("lora_unet_blocks_0_ffn_0.lora_down.weight", "lora_unet_blocks_0_ffn_0.lora_up.weight", 12, 8);
   const Lora lora = with("lora_unet_blocks_0_ffn_0.alpha", 5).open(0.5);
+  EXPECT_EQ(io::resident_kilobytes("lora.safetensors"), 0);
   expect_added(lora, "blocks.0.ffn.net.0.proj.weight", pair(0.5 * 5 / 2, 12, 8));
 }
 
