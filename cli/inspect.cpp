@@ -121,7 +121,7 @@ class Inspection {
     if (index.boundary_ratio) print(", boundary_ratio {}", *index.boundary_ratio);
     configs_only_ = true;
     for (const char* name : {"transformer", "text_encoder", "vae"})
-      configs_only_ &= files_.count(name) == 0 && !io::Checkpoint::exists(folder_ / name, pipeline::stem_of(name));
+      configs_only_ &= !io::Checkpoint::exists(folder_ / name, pipeline::stem_of(name));
     print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);
@@ -146,18 +146,18 @@ class Inspection {
     const std::string& name = component.name;
     const io::TensorTable& expected = component.tensors;
     const io::TensorTotals totals = io::totals(expected);
-    if (configs_only_) {
-      const DType stored = pipeline::published_dtype(JsonObject::load(pipeline::config_of(folder_, files_, name)));
-      print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
-            static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
-      return true;
-    }
     const auto named = files_.find(name);
     if (named != files_.end()) {
       const io::Checkpoint file = pipeline::open_component(named->second, component);
       print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
             dtypes_text(file), bytes_text(file));
       pipeline::names_of(file, component, component.used);
+      return true;
+    }
+    if (configs_only_) {
+      const DType stored = pipeline::published_dtype(JsonObject::load(pipeline::config_of(folder_, files_, name)));
+      print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
+            static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, component.stem);

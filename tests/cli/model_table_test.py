@@ -67,5 +67,15 @@ def what_stays_in_less_memory(cwd):
     assert (file, everything) == ("file", "all"), (file, everything)
 
 
+@test
+def one_file_is_inspected_without_the_others(cwd):
+    """They count as published."""
+    words = [word for word in model_table.Files(harness.PROGRAM, NAME, cwd).of("fp8") if word.startswith("transformer=")]
+    result = harness.run([harness.PROGRAM, "inspect", NAME, *words], cwd)
+    assert result.returncode in (0, 1) and "Memory for 832 x 480" in result.stdout, result.stderr
+    assert re.search(r"text_encoder +242 tensors, [0-9]+ parameters, 22.724 GB in F32\n", result.stdout), result.stdout
+    assert re.search(r"transformer .* tensors in \S+safetensors \(.*F8_E4M3\)", result.stdout), result.stdout
+
+
 if __name__ == "__main__":
     sys.exit(run_script(TESTS, harness.use))
