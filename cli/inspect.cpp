@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -82,10 +83,14 @@ void check_values(const io::Checkpoint& checkpoint) {
         unread.empty() ? "" : fmt::format("; not read: those stored as {}", fmt::join(unread, ", ")));
 }
 
-// How generate takes it. Throws Error for what it does not.
-std::string use_of(const io::Checkpoint& file) {
+// How generate takes it. `model`: whose component it is to be; empty: a known one's. Throws Error for what it does not.
+std::string use_of(const io::Checkpoint& file, const std::string& model) {
   const pipeline::FileKind kind = pipeline::kind_of(file);
   const std::string what = pipeline::kind_text(kind);
+  if (!model.empty()) {
+    pipeline::open_alone(file.place(), model);
+    return fmt::format("{} of {}", what, printable(model));
+  }
   if (kind == pipeline::FileKind::kLora) return "a LoRA file: pass it with lora=";
   const std::vector<std::string> models = pipeline::models_with(file, kind);
   if (models.empty()) return what + "; " + pipeline::why_of_no_model(file, kind);
@@ -93,7 +98,7 @@ std::string use_of(const io::Checkpoint& file) {
 }
 
 // What a single file of weights holds, or several that belong together, and of which models it is.
-void print_weights(const io::Checkpoint& checkpoint, bool with_values) {
+void print_weights(const io::Checkpoint& checkpoint, bool with_values, const std::string& model) {
   constexpr size_t kLongestValue = 80;
   const io::TensorFile& file = *checkpoint.files().front();
   const size_t files = checkpoint.files().size();
@@ -105,7 +110,7 @@ void print_weights(const io::Checkpoint& checkpoint, bool with_values) {
     print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
   }
   if (with_values) check_values(checkpoint);
-  print("  {}\n", use_of(checkpoint));
+  print("  {}\n", use_of(checkpoint, model));
 }
 
 class Inspection {
@@ -223,22 +228,26 @@ OptionSet describe_file_options(bool& check_values) {
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   std::vector<std::string> models, words;
+  std::string named;
   constexpr std::string_view kModel = "model=";
   for (const std::string& argument : arguments) {
     if (!pipeline::config_file(argument).empty())
       fail("command line: {}: inspect takes a model and keys; `zoetrope plan` takes YAML files, and says memory too",
            argument);
-    if (argument.starts_with(kModel)) models.push_back(argument.substr(kModel.size()));
+    if (argument.starts_with(kModel)) named = argument.substr(kModel.size());
     else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
   }
-  if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
-  const bool file = fs::is_regular_file(models[0]);
-  if (file || is_weights_alone(models[0])) {
+  if (models.empty() && !named.empty()) models.push_back(std::exchange(named, ""));
+  const bool file = models.size() == 1 && fs::is_regular_file(models[0]);
+  const bool weights = file || (models.size() == 1 && is_weights_alone(models[0]));
+  if (models.size() != 1 || (!named.empty() && !weights))
+    fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  if (weights) {
     bool with_values = false;
     OptionSet set = describe_file_options(with_values);
     for (const std::string& word : words) set.set_argument(word);
     if (world != nullptr && world->rank() != 0) return 0;
-    print_weights(file ? io::Checkpoint::open_file(models[0]) : pipeline::open_folder(models[0]), with_values);
+    print_weights(file ? io::Checkpoint::open_file(models[0]) : pipeline::open_folder(models[0]), with_values, named);
     return 0;
   }
   const pipeline::GenerateOptions options = options_of(models[0], words);
@@ -261,7 +270,7 @@ std::string help() {
       "the picture's), dtypes, LoRA files, the step cache, pictures and\nvideos that are given, ranks, memory_limit. "
       "Others are refused. Reads no weights but LoRA files.\n"
       "Of a single safetensors or GGUF file, or the folder of a component, it prints tensor counts, types, bytes and "
-      "metadata.\n\n"
+      "metadata,\nand of which known model it is; with model=MODEL_DIR it is compared with that one.\n\n"
       "Key for these:\n{}\n"
       "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n",
       describe_file_options(check_values).help());

@@ -262,6 +262,9 @@ def inspect_says_what_a_single_file_holds(cwd):
     result = inspect(shard)
     assert ": safetensors, " in result.stdout and "parameters" in result.stdout, result.stdout
     assert result.returncode == 0 and "a VAE; its tensors are those of none of the known models" in result.stdout, result.stdout
+    result = inspect(shard, f"model={MODEL}")
+    assert result.returncode == 0 and f"a VAE of {MODEL}\n" in result.stdout, result.stderr
+    assert "expected [" in harness.sentence(inspect(shard, f"model={GOLDEN / 'pipelines' / 'wan22_ti2v'}"))
     assert "unknown key 'height'" in harness.sentence(inspect(shard, "height=64"))
     assert " values are finite" in inspect(shard, "check_values=true").stdout
     result = inspect(blocks.parents[1] / "bad" / "scale_nan.gguf", "check_values=true")
