@@ -77,11 +77,16 @@ TensorView PartWeights::small(std::string_view name, DType dtype) {
 }
 
 void PartWeights::gather_rows(std::string_view name, std::span<const int32_t> ids, const TensorView& out) {
+  // For a row that is read, the system may map two megabytes of the file.
+  constexpr size_t kMappedAtOnce = 32;
+  const std::string& stored = stored_name(name);
   const int64_t width = out.extent(1);
   for (size_t i = 0; i < ids.size(); ++i) {
     const IndexRange row{ids[i] * width, (ids[i] + int64_t{1}) * width};
-    source_->read_range(stored_name(name), row, out.select(0, static_cast<int64_t>(i)));
+    source_->read_range(stored, row, out.select(0, static_cast<int64_t>(i)));
+    if ((i + 1) % kMappedAtOnce == 0) source_->release(stored);
   }
+  source_->release(stored);
 }
 
 void PartWeights::prefetch(const std::string& beginning) const {

@@ -39,7 +39,7 @@ class PartWeights {
   // A small tensor, whole, in the compute dtype or the one given; in scratch memory of the enclosing scope, or mapped.
   TensorView small(std::string_view name) { return small(name, dtype_); }
   TensorView small(std::string_view name, DType dtype);
-  // out[i] = row ids[i] of a table, in out's dtype; only those rows are read.
+  // out[i] = row ids[i] of a table, in out's dtype; only those rows are read, and released.
   void gather_rows(std::string_view name, std::span<const int32_t> ids, const TensorView& out);
 
   // For all tensors whose names begin like this: prefetches their part of the file, or releases its pages.

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/index_range.h"
@@ -106,6 +110,41 @@ TEST(PartWeights, RowsOfATable) {
     for (int64_t i = 0; i < 4; ++i)
       for (int64_t j = 0; j < kColumns; ++j) EXPECT_EQ(element(out, i, j), value(ids[static_cast<size_t>(i)], j));
   }
+}
+
+// Counts the rows that are read before their pages are released.
+class CountingSource : public io::WeightSource {
+ public:
+  explicit CountingSource(std::shared_ptr<const io::WeightSource> base) : base_(std::move(base)) {}
+  bool contains(const std::string& name) const override { return base_->contains(name); }
+  std::vector<std::string> names() const override { return base_->names(); }
+  io::TensorInfo info(const std::string& name) const override { return base_->info(name); }
+  std::string where(const std::string& name) const override { return base_->where(name); }
+  TensorView mapped(const std::string& name) const override { return base_->mapped(name); }
+  void read(const std::string& name, const TensorView& out) const override { base_->read(name, out); }
+  void read_range(const std::string& name, IndexRange range, const TensorView& out) const override {
+    base_->read_range(name, range, out);
+    most = std::max(most, ++unreleased);
+  }
+  void release(const std::string&) const override { unreleased = 0; }
+
+  mutable int unreleased = 0, most = 0;
+
+ private:
+  std::shared_ptr<const io::WeightSource> base_;
+};
+
+TEST(PartWeights, FewPagesOfATableAreMapped) {
+  const TestFolder folder;
+  const auto source = std::make_shared<CountingSource>(stored(folder, DType::kF32, false));
+  Stream stream(1);
+  PartWeights weights(source, table(std::nullopt), DType::kF32, stream);
+  const std::vector<int32_t> ids(500, 3);
+  const Tensor out(DType::kF32, {500, kColumns});
+  weights.gather_rows("w", ids, out);
+  EXPECT_EQ(source->most, 32);
+  EXPECT_EQ(source->unreleased, 0);
+  EXPECT_EQ(element(out, 499, 2), value(3, 2));
 }
 
 }  // namespace

@@ -66,7 +66,6 @@ void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& o
     }
   }
   weights.gather_rows(kEmbedding, ids, out);
-  weights.release(kEmbedding);
 }
 
 void TextEncoder::State::norm(const std::string& name, const TensorView& x, const TensorView& out) {
