@@ -168,6 +168,7 @@ void Api::send_health(Response& response) const {
 void Api::send_models(const std::string& name, Response& response) const {
   const auto values = [](const pipeline::GenerateOptions& o) -> json {
     return {{"size", fmt::format("{}x{}", o.width, o.height)},
+            {"max_area", o.max_area ? json(*o.max_area) : json()},
             {"num_frames", o.num_frames},
             {"fps", o.fps},
             {"num_inference_steps", pipeline::steps_of(o)},

@@ -78,13 +78,14 @@ function fillModels() {
 function fillDefaults() {
   const model = state.models.find((each) => each.id === element("model").value);
   if (!model) return;
-  const { size, fps, num_frames: frames, num_inference_steps: steps, guidance_scale: guidance, negative_prompt: negative } = model.defaults;
+  const { size, max_area: area, fps, num_frames: frames, num_inference_steps: steps, guidance_scale: guidance, negative_prompt: negative } = model.defaults;
   const [width, height] = size.split("x").map(Number);
   const sizes = SIZES.some(([w, h]) => w === width && h === height) ? SIZES : [[width, height], ...SIZES];
   element("size").replaceChildren(
+    ...(area ? [make("option", { value: "picture", textContent: "As the picture" })] : []),
     ...sizes.map(([w, h]) => make("option", { value: `${w}x${h}`, textContent: `${w} × ${h}` })),
     make("option", { value: "own", textContent: "Other (below)" }));
-  element("size").value = size;
+  element("size").value = area ? "picture" : size;
   element("width").value = width;
   element("height").value = height;
   element("fps").value = fps;
@@ -99,8 +100,10 @@ function formBody() {
   const add = (name, value) => { if (value !== "") body.append(name, value); };
   body.append("prompt", element("prompt").value.trim());
   add("model", element("model").value);
-  add("width", element("width").value);
-  add("height", element("height").value);
+  if (element("size").value !== "picture") {
+    add("width", element("width").value);
+    add("height", element("height").value);
+  }
   add("seconds", element("seconds").value);
   add("fps", element("fps").value);
   add("num_inference_steps", element("steps").value);
@@ -536,7 +539,7 @@ element("size").addEventListener("change", () => {
     element("width").focus();
     return;
   }
-  [element("width").value, element("height").value] = element("size").value.split("x");
+  if (element("size").value !== "picture") [element("width").value, element("height").value] = element("size").value.split("x");
   planSoon();
 });
 element("model").addEventListener("change", () => { fillDefaults(); planSoon(); });

@@ -209,10 +209,35 @@ def settings_without_a_field_are_used_again(folder):
         assert third["settings"] == {key: value for key, value in first["settings"].items() if key != "crf"}, third
 
 
+def choose_picture(data):
+    """A script that chooses a file with these bytes."""
+    return f"""(() => {{ const files = new DataTransfer(); files.items.add(new File([new Uint8Array({list(data)})], "x.png"));
+             document.getElementById("picture").files = files.files; document.getElementById("picture").dispatchEvent(new Event("change")); }})()"""
+
+
+def a_picture_shapes_the_video(folder):
+    """Where the server has a max_area, until a size is chosen."""
+    settings = folder / "area.yml"
+    settings.write_text(f"model: {PIPELINES / 'wan22_ti2v'}\nmax_area: 4096\nheight: 32\nwidth: 64\nnum_frames: 5\n")
+    with Server(folder, models=[settings]) as server, Browser(folder, server) as page:
+        page.until("document.getElementById('model').value !== ''")
+        page.fill("prompt", "a ball")
+
+        def planned(size):
+            page.until(f"document.getElementById('plan').innerText.includes('5 frames of {size},')")
+        planned("64x32")
+        page.value(choose_picture(png(64, 128)))
+        planned("32x64")
+        page.fill("width", "32")
+        planned("32x32")
+        page.value("document.getElementById('size').value = 'picture'; document.getElementById('size').dispatchEvent(new Event('change'))")
+        planned("32x64")
+        assert not page.complaints, page.complaints
+
+
 def a_picture_is_not_used_again(folder):
     """The one that is chosen is of another video."""
-    choose = """(() => { const files = new DataTransfer(); files.items.add(new File(["x"], "x.png"));
-             document.getElementById("picture").files = files.files; document.getElementById("picture").dispatchEvent(new Event("change")); })()"""
+    choose = choose_picture(b"x")
     shown = "[document.getElementById('picture').files.length, document.getElementById('missing').textContent]"
     with Server(folder, models=[PIPELINES / "wan22_ti2v"]) as server:
         parts = [("size", "32x32"), ("num_frames", "5"), ("num_inference_steps", "1")]
@@ -324,7 +349,8 @@ def everything_has_a_name(folder):
 
 TESTS = {test.__name__: test for test in (
     a_video_by_hand, the_queue_is_followed, settings_are_those_of_the_video,
-    settings_without_a_field_are_used_again, a_picture_is_not_used_again, a_video_of_one_frame, more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+    settings_without_a_field_are_used_again, a_picture_shapes_the_video, a_picture_is_not_used_again, a_video_of_one_frame,
+    more_after_the_last_was_deleted, a_failed_one_is_tried_again, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
 
 if __name__ == "__main__":
     sys.exit(run_script(TESTS))
