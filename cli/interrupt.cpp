@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 
 #include "zoetrope/mpi.h"
@@ -20,18 +22,34 @@ namespace {
 
 // Written by the handler, read by every rank's thread.
 std::atomic<int> first = 0;
+std::atomic<int64_t> first_at = 0;  // nanoseconds
 std::atomic<bool> safe_points = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
+              std::atomic<bool>::is_always_lock_free);
+
+int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+// `timeout` and some supervisors send a signal to the process and to its group, so that it comes twice.
+bool is_copy(int number) {
+  constexpr int64_t kSoon = 500'000'000;
+  return number == first && now() - first_at < kSoon;
+}
 
 // mpirun forwards Ctrl-C as SIGTERM and kills a second later, possibly before the next safe point: so unfinished files
 // are removed immediately, and the rest of the run only has to stop.
 void on_signal(int number) {
   const int error = errno;
   int none = 0;
+  if (first == 0) first_at = now();
   const bool again = !first.compare_exchange_strong(none, number);
+  const bool counts = again && !is_copy(number);
   remove_unfinished_files();
   errno = error;
-  if (!again && safe_points && number != SIGPIPE) return;
+  if (!counts && safe_points && number != SIGPIPE) return;
   std::signal(number, SIG_DFL);
   std::raise(number);
 }

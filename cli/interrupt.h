@@ -1,5 +1,6 @@
 // Signals that end a run. All remove unfinished files. INT, TERM, HUP and QUIT then end the process; for commands that
-// call stop_at_safe_points(), the first of them only stops the run at its next safe point.
+// call stop_at_safe_points(), the first of them, also where it comes twice within half a second, only stops the run at
+// its next safe point.
 #pragma once
 
 namespace zoetrope::cli {
