@@ -103,11 +103,9 @@ void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place&
                   [&] { journal.begin(run.inputs_fingerprint()); });
 }
 
-// `run`: this process' part of one Run, with its frames into files.
-// `agree`: rank 0's number, on every process.
-template <typename RunVideos, typename Agree>
+// `world`: the ranks of a job; null: options.ranks threads of this process.
 void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& options, const Place& place,
-                    const Callbacks& callbacks, const VideoDone& done, RunVideos&& run, Agree&& agree) {
+                    const Callbacks& callbacks, const VideoDone& done, comm::Communicator* world) {
   const bool first = place.first;
   for (const GenerateOptions& video : videos) {
     check_options(video);
@@ -133,10 +131,7 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
     if (first) grid.emplace(options.grid, count, video_format(sized));
   }
   if (sized.keeps_what_fits) {
-    const Run one(model, batch_at(0));
-    KeepWeights keep = KeepWeights::kNone;
-    if (first) keep = one.forecast(place.ranks, place.processes_here).keep_weights;
-    keep = static_cast<KeepWeights>(agree(static_cast<uint8_t>(keep)));
+    const KeepWeights keep = Run::weights_to_keep(model, batch_at(0), world);
     if (keep != sized.keep_weights && first && callbacks.note)
       callbacks.note("Memory is short of what several videos keep: " + keep_weights_text(keep));
     model.keep(keep);
@@ -152,7 +147,9 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
     std::vector<fs::path> files_of_all;
     for (const GenerateOptions& video : now)
       for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files_of_all.push_back(std::move(file));
-    if (agree(first && journal->is_done(begin / batch, files_of_all) ? 1 : 0) != 0) {
+    bool made = first && journal->is_done(begin / batch, files_of_all);
+    if (world != nullptr) world->broadcast(0, &made, sizeof made, "videos that were made before");
+    if (made) {
       if (first && callbacks.note)
         callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count),
                                    written_text(now[0].output, io::files_of_clip(now[0].output, sized.num_frames))));
@@ -174,8 +171,9 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
     try {
       Run one(model, now);
       if (first) choose_journal(*journal, begin / batch, one, place, callbacks);
-      std::vector<Video> made = run(one, files);
-      for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(made[i]);
+      std::vector<Video> videos_made =
+          world != nullptr ? one.run(*world, files, callbacks) : one.run_on_threads(files, callbacks);
+      for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(videos_made[i]);
     } catch (const Error& error) {
       if (count == 1) throw;
       for (FileResult& result : results)
@@ -205,7 +203,8 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
 
 // What all ranks must have alike before the first video: each checks its own settings again.
 std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batch_size) {
-  std::string text = fmt::format("number of videos={}\nbatch_size={}\n", videos.size(), batch_size);
+  std::string text = fmt::format("number of videos={}\nbatch_size={}\nkeep_weights {}\n", videos.size(), batch_size,
+                                 videos.front().keeps_what_fits ? "unset" : "set, or for one video");
   for (size_t i = 0; i < videos.size(); ++i) text += fmt::format("prompt {}={}\n", i + 1, videos[i].prompt);
   return text;
 }
@@ -215,10 +214,7 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 void generate(const GenerateOptions& given, const Callbacks& callbacks, const VideoDone& done) {
   const auto ranks = static_cast<int>(given.ranks.value_or(1));
   const GenerateOptions options = with_device_batch(given, ranks);
-  generate_files(
-      videos_of(options), options, {true, ranks, 1}, callbacks, done,
-      [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); },
-      [](uint8_t answer) { return answer; });
+  generate_files(videos_of(options), options, {true, ranks, 1}, callbacks, done, nullptr);
 }
 
 void generate(comm::Communicator& world, const GenerateOptions& given, const Callbacks& callbacks,
@@ -226,13 +222,8 @@ void generate(comm::Communicator& world, const GenerateOptions& given, const Cal
   const GenerateOptions options = with_device_batch(given, world.size());
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
-  generate_files(
-      videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done,
-      [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); },
-      [&](uint8_t answer) {
-        world.broadcast(0, &answer, sizeof answer, "what all videos have in common");
-        return answer;
-      });
+  generate_files(videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done,
+                 &world);
 }
 
 }  // namespace zoetrope::pipeline

@@ -152,15 +152,29 @@ void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& vid
 }
 
 Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others)
+    : Run(model, videos, of_others, true) {}
+
+Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others, bool reads_inputs)
     : of_others_(of_others),
       open_(model),
       model_(model.folder),
       videos_(checked_batch(videos, model.folder)),
       options_(of_batch(videos_)),
       plan_(plan_run(videos_, model_)),
-      inputs_(read_inputs(options_, model_)),
+      inputs_(reads_inputs ? read_inputs(options_, model_) : Inputs()),
       weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? WeightsRead::kNotRead
                                                                                     : WeightsRead::kFromFiles) {}
+
+KeepWeights Run::weights_to_keep(OpenModel& model, const std::vector<GenerateOptions>& videos,
+                                 comm::Communicator* world) {
+  const Run run(model, videos, 0, false);
+  const GenerateOptions& o = run.options_;
+  if (world == nullptr)
+    return run.plan_ranks(job_of(static_cast<int>(o.ranks.value_or(1)), o.threads), run.available(nullptr))
+        .keep_weights;
+  run.require_same_run(*world);
+  return run.agreed_ranks(*world, run.available(world)).keep_weights;
+}
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
   VideoFormat format = video_format(options_);
@@ -233,6 +247,11 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
   return choose_run({plan_, model_, memory, job, available}, heartbeat);
 }
 
+AutoPlan Run::agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const {
+  const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
+  return agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, available, heartbeat); });
+}
+
 std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
                             Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
@@ -241,9 +260,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
   require_same_run(world);
-  const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   const std::optional<planner::Bytes> free = available(&world);
-  const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
+  const AutoPlan planned = agreed_ranks(world, free);
   const ParallelLayout& layout = planned.layout;
   const int64_t heads = model_.experts[0].config.num_attention_heads;
   check(layout, world.size(), heads);
@@ -473,7 +491,6 @@ Forecast Run::forecast(int ranks, int processes_here) const {
   question.sharers = processes_here;
   question.options.keep_weights = planned.keep_weights;
   Forecast forecast;
-  forecast.keep_weights = planned.keep_weights;
   forecast.layout = planned.layout_text;
   forecast.width = options_.width;
   forecast.height = options_.height;

@@ -67,7 +67,6 @@ struct OpenModel {
 struct Forecast {
   std::optional<double> seconds;                  // of the whole; unset where no profile speaks of this machine
   planner::Bytes memory;                          // the most that a process needs
-  KeepWeights keep_weights = KeepWeights::kNone;  // from one video to the next
   bool streams = false;                           // not all weights fit: some are read or converted in every step
   std::string layout;                             // how the ranks are used, in words
   std::string refusal;                            // why it does not fit, with what would; empty: it fits
@@ -83,6 +82,11 @@ class Run {
  public:
   // As check_batch(); reads pictures and videos. `of_others`: as in MemoryQuestion.
   Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others = 0);
+
+  // What such runs can keep from one to the next. Reads no pictures and videos. Collective over `world`; null: of
+  // options.ranks threads of this process.
+  static KeepWeights weights_to_keep(OpenModel& model, const std::vector<GenerateOptions>& videos,
+                                     comm::Communicator* world);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
   // `named`: the folder that a user resumes.
@@ -118,6 +122,7 @@ class Run {
   std::string inputs_fingerprint() const;  // of pictures, videos and noise: "NAME=<hash>" lines
 
  private:
+  Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others, bool reads_inputs);
   RunIdentity journal_identity(std::vector<int64_t> seeds) const;
   std::string fingerprint_of_noise() const;  // of the files that were given
   // What this rank writes of a video: nothing but on rank 0.
@@ -208,6 +213,7 @@ class Run {
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
+  AutoPlan agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const;  // collective
   std::string describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const;
   std::string inputs_text() const;
   std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;

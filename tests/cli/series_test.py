@@ -226,6 +226,8 @@ def a_batch_that_cannot_be_is_refused(cwd):
 def mpi_ranks_must_have_the_same_series(cwd):
     refused(cwd, run(mpirun((1, ["num_videos=2"]), (1, ["num_videos=3"])), cwd, env=MPI_ENV), "disagree", "rank 1",
             "number of videos=3")
+    refused(cwd, run(mpirun((1, ["num_videos=2"]), (1, ["num_videos=2", "keep_weights=all"])), cwd, env=MPI_ENV),
+            "disagree", "rank 1", "keep_weights set")
 
 
 if __name__ == "__main__":

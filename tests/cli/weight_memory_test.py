@@ -323,6 +323,18 @@ def several_videos_keep_what_fits(cwd):
         assert "weight_memory=" not in said.stdout, said.stdout
 
 
+# Processes of one host would keep the weights once; a host of its own has all of them.
+@test
+def several_videos_of_several_hosts_keep_what_fits(cwd):
+    model, limit = short_for_two_experts(cwd)
+    words = [PROGRAM, "generate", model, *harness.SMALL, "weights=random", "num_videos=2", "output=a.png", limit,
+             "threads=1", "fsdp_parallelism=1", "tensor_parallelism=1", "hardware=cpu"]
+    result = harness.run_on_hosts(["left", "right"], words, cwd, harness.MPI_ENV)
+    text = result.stdout + result.stderr
+    assert result.returncode == 0 and "several videos keep: keep_weights=none" in text, text
+    assert "weight_memory=" not in text, text
+
+
 @test
 def streams_without_room_are_refused(cwd):
     model = deep_model(cwd, 8)
