@@ -172,7 +172,8 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
   } else {
     plan = plan_by_rule(by_rule, question, profile, text_of_run);
-    plan.keep_weights = o.keep_weights;
+    memory.layout = plan.layout;
+    plan.keep_weights = q.available ? weights_kept_to_fit(memory, *q.available) : o.keep_weights;
   }
   if (const std::string note = no_exchange_note(o, plan.layout); !note.empty()) notes.push_back(note);
   else if (o.strategy.shard_weights.automatic && !profile.known())

@@ -181,13 +181,15 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
   return choice;
 }
 
+constexpr KeepWeights kLess[] = {KeepWeights::kTransformer, KeepWeights::kNone};
+
 }  // namespace
 
 WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
   WeightsToFit choice = fitted(asked);
   const auto keeps_all_in_memory = [&] { return choice.ranking.best() != nullptr && choice.note.empty(); };
   if (!asked.available || !asked.memory.options.keeps_what_fits || keeps_all_in_memory()) return choice;
-  for (const KeepWeights keep : {KeepWeights::kTransformer, KeepWeights::kNone}) {
+  for (const KeepWeights keep : kLess) {
     MemoryQuestion memory = asked.memory;
     memory.options.keep_weights = keep;
     planner::Question question = asked.question;
@@ -199,6 +201,15 @@ WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
   choice.note = fmt::format("memory is short of what several videos keep: {} is taken{}",
                             keep_weights_text(choice.keep_weights), streamed);
   return choice;
+}
+
+KeepWeights weights_kept_to_fit(const MemoryQuestion& question, planner::Bytes available) {
+  MemoryQuestion kept = question;
+  for (const KeepWeights less : kLess) {
+    if (!kept.options.keeps_what_fits || memory_plan(kept).peak().total() <= available) break;
+    kept.options.keep_weights = less;
+  }
+  return kept.options.keep_weights;
 }
 
 }  // namespace zoetrope::pipeline

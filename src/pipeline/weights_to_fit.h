@@ -32,4 +32,8 @@ struct WeightsQuestion {
 // whatever is done, the question is as it was, but for what would be kept.
 WeightsToFit weights_to_fit(const WeightsQuestion& asked);
 
+// Where nothing is priced: the most that several videos can keep without weights that each step fetches, in the
+// question's layout; nothing where all weights fit in no case.
+KeepWeights weights_kept_to_fit(const MemoryQuestion& question, planner::Bytes available);
+
 }  // namespace zoetrope::pipeline

@@ -13,7 +13,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, SMALL, Skip, generate, refused, run, run_script  # noqa: E402
+from harness import MPI_ENV, SMALL, Skip, generate, refused, run, run_script, without_profiles  # noqa: E402
 
 TESTS = {}
 PROGRAM = None
@@ -202,11 +202,7 @@ CALIBRATION = "calibration: {cpu: a CPU of another kind, hosts: 1, ranks: 8, thr
 
 @test
 def without_configurations_the_rules_hold(cwd):
-    # A folder of nothing over configs/hardware/, in a mount namespace of this command's own.
-    hidden = pathlib.Path(__file__).resolve().parents[2] / "configs" / "hardware"
-    alone = ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec \"$@\"", "sh"]
-    if not shutil.which("unshare") or run([*alone, "true"], cwd).returncode != 0:
-        raise Skip("this user may not mount")
+    alone = without_profiles(cwd)
     environment = {"XDG_CACHE_HOME": str(cwd)}
     words = [PROGRAM, "generate", harness.MODEL, *SMALL, "output=a.gif", "ranks=4", "data_parallelism=1"]
     result = run([*alone, *words], cwd, env=environment)

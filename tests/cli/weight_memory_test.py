@@ -323,6 +323,16 @@ def several_videos_keep_what_fits(cwd):
         assert "weight_memory=" not in said.stdout, said.stdout
 
 
+@test
+def several_videos_keep_what_fits_without_a_profile(cwd):
+    model, limit = short_for_two_experts(cwd)
+    result = run([*harness.without_profiles(cwd), PROGRAM, "generate", model, *harness.SMALL, "weights=random", "num_videos=2",
+                  "output=a.png", limit], cwd, env={"XDG_CACHE_HOME": str(cwd)})
+    text = result.stdout + result.stderr
+    assert result.returncode == 0 and ", by rule" in text and "several videos keep: keep_weights=none" in text, text
+    assert "weight_memory=" not in text, text
+
+
 # Processes of one host would keep the weights once; a host of its own has all of them.
 @test
 def several_videos_of_several_hosts_keep_what_fits(cwd):
