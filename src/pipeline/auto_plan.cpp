@@ -14,6 +14,7 @@
 #include "pipeline/layout_question.h"
 #include "pipeline/rank_heartbeat.h"
 #include "pipeline/streamed_disk.h"
+#include "pipeline/weight_memory.h"
 #include "pipeline/weights_to_fit.h"
 
 namespace zoetrope::pipeline {
@@ -82,6 +83,7 @@ AutoPlan plan_of(const planner::Ranking& ranking, const ProfileChoice& profile, 
   plan.first_use = profile.first_use;
   plan.predicted = chosen.time;
   plan.bytes_per_rank = chosen.bytes_per_rank;
+  plan.fits = ranking.best() != nullptr;
   plan.model_error = profile.hardware.model_error;
   if (const planner::Candidate* next = next_of(ranking, plan.layout)) {
     plan.next = {text_of(next->configuration.layout, next->configuration.softmax), next->value / chosen.value - 1};
@@ -173,7 +175,11 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   } else {
     plan = plan_by_rule(by_rule, question, profile, text_of_run);
     memory.layout = plan.layout;
-    plan.keep_weights = q.available ? weights_kept_to_fit(memory, *q.available) : o.keep_weights;
+    plan.keep_weights = o.keep_weights;
+    if (q.available) {
+      memory.options.keep_weights = plan.keep_weights = weights_kept_to_fit(memory, *q.available);
+      plan.fits = memory_plan(as_it_fits(memory, *q.available)).peak().total() <= *q.available;
+    }
   }
   if (const std::string note = no_exchange_note(o, plan.layout); !note.empty()) notes.push_back(note);
   else if (o.strategy.shard_weights.automatic && !profile.known())

@@ -288,6 +288,10 @@ TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
   EXPECT_EQ(less.predicted.step.critical().weights, 0);
   EXPECT_EQ(least.keep_weights, KeepWeights::kNone);
   EXPECT_THAT(least.text(), HasSubstr("keep_weights=none is taken; memory is short of all weights: weight_memory="));
+  const AutoPlan nothing = choose(job, planner::Bytes(1000));
+  EXPECT_TRUE(least.fits);
+  EXPECT_FALSE(nothing.fits);
+  EXPECT_THAT(nothing.text(), Not(HasSubstr("keep_weights=")));
 }
 
 // The best of several runs side by side is that of the best stream, whatever size of run it is for.

@@ -131,8 +131,9 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
     if (first) grid.emplace(options.grid, count, video_format(sized));
   }
   if (sized.keeps_what_fits) {
-    const KeepWeights keep = Run::weights_to_keep(model, batch_at(0), world);
-    if (keep != sized.keep_weights && first && callbacks.note)
+    const AutoPlan planned = Run::plan_before(model, batch_at(0), world);
+    const KeepWeights keep = planned.keep_weights;
+    if (keep != sized.keep_weights && planned.fits && first && callbacks.note)
       callbacks.note("Memory is short of what several videos keep: " + keep_weights_text(keep));
     model.keep(keep);
     for (GenerateOptions& video : videos) {

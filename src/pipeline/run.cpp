@@ -165,15 +165,13 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t o
       weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? WeightsRead::kNotRead
                                                                                     : WeightsRead::kFromFiles) {}
 
-KeepWeights Run::weights_to_keep(OpenModel& model, const std::vector<GenerateOptions>& videos,
-                                 comm::Communicator* world) {
+AutoPlan Run::plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world) {
   const Run run(model, videos, 0, false);
   const GenerateOptions& o = run.options_;
   if (world == nullptr)
-    return run.plan_ranks(job_of(static_cast<int>(o.ranks.value_or(1)), o.threads), run.available(nullptr))
-        .keep_weights;
+    return run.plan_ranks(job_of(static_cast<int>(o.ranks.value_or(1)), o.threads), run.available(nullptr));
   run.require_same_run(*world);
-  return run.agreed_ranks(*world, run.available(world)).keep_weights;
+  return run.agreed_ranks(*world, run.available(world));
 }
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {

@@ -83,10 +83,9 @@ class Run {
   // As check_batch(); reads pictures and videos. `of_others`: as in MemoryQuestion.
   Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others = 0);
 
-  // What such runs can keep from one to the next. Reads no pictures and videos. Collective over `world`; null: of
-  // options.ranks threads of this process.
-  static KeepWeights weights_to_keep(OpenModel& model, const std::vector<GenerateOptions>& videos,
-                                     comm::Communicator* world);
+  // Of such runs, before one: what they can keep from one to the next, and whether they fit. Reads no pictures and
+  // videos. Collective over `world`; null: of options.ranks threads of this process.
+  static AutoPlan plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
   // `named`: the folder that a user resumes.

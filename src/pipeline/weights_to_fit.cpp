@@ -197,6 +197,7 @@ WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
     choice = fitted({std::move(question), memory, asked.available, asked.processes, asked.add_disk});
     if (keeps_all_in_memory()) break;
   }
+  if (choice.ranking.best() == nullptr) return choice;
   const std::string streamed = choice.note.empty() ? "" : "; " + choice.note;
   choice.note = fmt::format("memory is short of what several videos keep: {} is taken{}",
                             keep_weights_text(choice.keep_weights), streamed);

@@ -17,7 +17,7 @@ struct WeightsToFit {
   planner::Ranking ranking;             // of it
   std::optional<double> weight_memory;  // that was chosen, GB
   KeepWeights keep_weights;             // from one video to the next
-  std::string note;  // what was chosen instead of keeping all, and what else there was; empty: nothing
+  std::string note;  // what was chosen instead of keeping all, and what else there was; empty: nothing, or nothing fits
 };
 
 struct WeightsQuestion {

@@ -311,6 +311,9 @@ def several_videos_keep_what_fits(cwd):
     assert len(dumps) == 2, dumps
     for dump in dumps:
         assert dump.read_bytes() == pathlib.Path(str(dump).replace("whole", "less")).read_bytes(), dump
+    short = generate(cwd, *words, "output=a.png", "memory_limit=0.1", model=model)
+    assert short.returncode == 1 and "this run needs" in short.stderr, short.stderr
+    assert "several videos keep" not in short.stderr, short.stderr
     # What a key says is done: then steps read weights.
     kept = generate(cwd, *words, "output=kept.png", "keep_weights=all", limit, model=model)
     assert kept.returncode == 0 and "Memory is short: " in kept.stderr, kept.stderr
