@@ -84,6 +84,25 @@ TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {
   EXPECT_THAT(refusal("wan21_t2v", {"lora=a.safetensors:strong"}), HasSubstr("not a number"));
 }
 
+// What is decoded before it is multiplied takes its file and a buffer; all else is used in the file.
+TEST(PlannedRun, ATextEncoderIsAsItsFileStoresIt) {
+  const std::filesystem::path files = std::filesystem::path(kSourceFolder) / "tests/golden/weights/umt5";
+  const auto bytes_a_weight = [&](const char* file, const char* dtype) {
+    const PlannedRun run = planned("wan21_t2v", {fmt::format("text_encoder={}", (files / file).string()),
+                                                 fmt::format("text_encoder_dtype={}", dtype)});
+    const auto bytes = workload_by_layout(run.memory)(run.memory.layout, 1).text.weights.in_flight.count();
+    const encoders::TextEncoderConfig& config = run.memory.configs.text_encoder;
+    return static_cast<double>(bytes) / static_cast<double>(config.d_model * 3 * config.d_ff);
+  };
+  constexpr double kBuffer = 2.0 / 3;  // wi_0 and wi_1, of three alike
+  constexpr double kNorms = 0.1;       // and what else is no matrix
+  EXPECT_NEAR(bytes_a_weight("wan_bf16.safetensors", "f32"), 2, kNorms);
+  EXPECT_NEAR(bytes_a_weight("comfy_fp16.safetensors", "f32"), 2 + 4 * kBuffer, kNorms);
+  EXPECT_NEAR(bytes_a_weight("comfy_fp16.safetensors", "bf16"), 2 + 2 * kBuffer, kNorms);
+  EXPECT_NEAR(bytes_a_weight("comfy_fp8_scaled.safetensors", "bf16"), 1 + 2 * kBuffer, kNorms);
+  EXPECT_NEAR(bytes_a_weight("umt5_q8_0.gguf", "bf16"), 34.0 / 32 + 2 * kBuffer, kNorms);
+}
+
 TEST(PlannedRun, APromptHasItsTokens) {
   EXPECT_TRUE(planned("wan21_t2v", {}).memory.prompt_tokens.empty());
   const std::vector<int64_t> tokens = planned("wan21_t2v", {"prompt=a red cat"}).memory.prompt_tokens;
@@ -108,6 +127,7 @@ TEST(PlannedRun, WeightsAreAsTheFolderStoresThem) {
     EXPECT_EQ(run.memory.configs.transformer_file_bytes, opened.transformer_file_bytes);
     EXPECT_EQ(run.memory.configs.stored.transformer, opened.stored.transformer);
     EXPECT_EQ(run.memory.configs.stored.text_encoder, opened.stored.text_encoder);
+    EXPECT_EQ(run.memory.configs.text_layers, opened.text_layers);
     EXPECT_EQ(run.memory.configs.stored.vae, opened.stored.vae);
     EXPECT_EQ(run.memory.configs.stored.image_encoder, opened.stored.image_encoder);
     const PlannedRun part = planned(model, {"layers=1"});

@@ -14,6 +14,7 @@
 #include "base/words.h"
 #include "comm/launcher.h"
 #include "io/extension.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
@@ -43,19 +44,46 @@ std::optional<io::Checkpoint> weights_there(const std::filesystem::path& path, c
   }
 }
 
-// Of the transformer's tensors, in files that may have other components as well.
-int64_t transformer_bytes(const io::Checkpoint& files) {
-  for (const std::string_view prefix : wan::transformer_files().prefixes) {
-    uint64_t bytes = 0;
-    for (const auto& file : files.files())
-      for (const auto& [name, info] : file->tensors()) bytes += name.starts_with(prefix) ? info.bytes : 0;
-    if (bytes > 0) return static_cast<int64_t>(bytes);
+// Calls use(name, tensor) for those of a component, in files that may have others as well. False: they have no prefix.
+template <typename Use>
+bool each_with_prefix(const io::Checkpoint& files, const io::FileRules& rules, Use&& use) {
+  for (const std::string_view prefix : rules.prefixes) {
+    bool any = false;
+    for (const auto& file : files.files()) {
+      for (const auto& [name, info] : file->tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        any = true;
+        use(name.substr(prefix.size()), info);
+      }
+    }
+    if (any) return true;
   }
-  return checkpoint_bytes(files);
+  return false;
+}
+
+int64_t transformer_bytes(const io::Checkpoint& files) {
+  uint64_t bytes = 0;
+  const bool named =
+      each_with_prefix(files, wan::transformer_files(), [&](const auto&, const auto& info) { bytes += info.bytes; });
+  return named ? static_cast<int64_t>(bytes) : checkpoint_bytes(files);
 }
 
 int64_t used_bytes(const io::Checkpoint& files, double share) {
   return std::llround(static_cast<double>(transformer_bytes(files)) * share);
+}
+
+wan::TextLayers text_layers_of(const io::Checkpoint& files, const encoders::TextEncoderConfig& config) {
+  const io::FileRules rules = encoders::text_encoder_files();
+  uint64_t bytes = 0, decoded = 0;
+  const auto add = [&](const std::string& name, const io::TensorInfo& info) {
+    if (rules.ignored(name) || info.shape.size() == config.vocab_size * config.d_model) return;
+    bytes += info.bytes;
+    if (!info.aligned || (info.dtype != DType::kF32 && info.dtype != DType::kBF16)) decoded += info.bytes;
+  };
+  if (!each_with_prefix(files, rules, add))
+    for (const auto& file : files.files())
+      for (const auto& [name, info] : file->tensors()) add(name, info);
+  return {static_cast<int64_t>(bytes), 2 * decoded > bytes};
 }
 
 }  // namespace
@@ -68,6 +96,8 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored.transformer = model.experts[0].weights.stored_dtype();
   configs.stored.text_encoder = model.text_encoder.stored_dtype();
   configs.stored.vae = model.vae.stored_dtype();
+  if (const io::Checkpoint* files = model.text_encoder.checkpoint())
+    configs.text_layers = text_layers_of(*files, model.text_encoder_config);
   for (const Expert& expert : model.experts) {
     if (const io::Checkpoint* files = expert.weights.checkpoint())
       configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, used_bytes(*files, expert.share));
@@ -108,6 +138,7 @@ std::vector<std::string> use_stored_weights(const GenerateOptions& options, cons
       continue;
     }
     dtype = main_dtype(*file);
+    if (name == "text_encoder") configs.text_layers = text_layers_of(*file, configs.text_encoder);
     if (!name.starts_with("transformer")) continue;
     const wan::TransformerConfig& used = name == "transformer" ? configs.experts.front() : configs.experts.back();
     const auto whole = wan::TransformerConfig::load(config_of(folder, files, name));

@@ -61,10 +61,9 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
   return values + small + text_encoder_scratch_bytes(config, use);
 }
 
-size_t text_encoder_mapped_bytes(const TextEncoderConfig& config, DType stored, int parts) {
+int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts) {
   const Widths part(config, parts);
-  const int64_t half = config.d_model * std::max(4 * part.attention, 3 * part.feed_forward);
-  return static_cast<size_t>(half) * dtype_size(stored);
+  return config.d_model * std::max(4 * part.attention, 3 * part.feed_forward);
 }
 
 size_t text_encoder_buffer_bytes(const TextEncoderConfig& config, DType dtype, int parts) {

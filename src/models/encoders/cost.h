@@ -27,12 +27,12 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
 // Of that, the scratch of its operations, which use it one after another.
 size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEncoderUse& use);
 
-// File pages that one rank has mapped at a time, at most: half a layer (attention or feed-forward), which is released
-// before the next half. Ranks of one process that share a map have the sum of their parts.
-size_t text_encoder_mapped_bytes(const TextEncoderConfig& config, DType stored, int parts = 1);
+// Weights whose file pages one rank has mapped at a time, at most: half a layer (attention or feed-forward), which is
+// released before the next half. Ranks of one process that share a map have the sum of their parts.
+int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts = 1);
 
-// Where weights cannot be used as they are stored (F16, F64, computed by formula, not aligned): a rank's buffer for the
-// matrices of one multiplication, in the compute dtype. Part of the workspace then, on top of the above.
+// Where weights cannot be used as they are stored (F16, F64, quantised, computed by formula, not aligned): a rank's
+// buffer for the matrices of one multiplication, in the compute dtype. Part of the workspace then, on top of the above.
 size_t text_encoder_buffer_bytes(const TextEncoderConfig& config, DType dtype, int parts = 1);
 
 // N ids, without padding: per layer 2·N·(4·d·a + 3·d·f) + 4·N²·a, a = heads × d_kv, f = d_ff.

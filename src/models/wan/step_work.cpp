@@ -78,6 +78,9 @@ planner::Bytes read_at_first(const TransformerConfig& config, const ModelConfigs
 
 using Part = planner::Work::LayerWeights::Part;
 
+// A quantised value takes no less to decode than one of bf16 to convert, whose pace was measured.
+constexpr int64_t kBytesOfBf16 = 2;
+
 // What a forward meets of packed weights, in layers that are all alike, of a part of each of `tensor` parts.
 Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size, int tensor) {
   Part part;
@@ -95,9 +98,7 @@ Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs,
                                 : static_cast<double>(size_of(configs.stored.transformer));
   const double elements = static_cast<double>(forward.elements) / static_cast<double>(layers);
   part.read = planner::Bytes(std::llround(elements * of_element));
-  // A quantised value takes no less to decode than one of bf16 to convert, whose pace was measured.
-  constexpr double kBytesOfBf16 = 2;
-  part.packed = planner::Bytes(std::llround(elements * std::max(kBytesOfBf16, of_element)));
+  part.packed = planner::Bytes(std::llround(elements * std::max<double>(kBytesOfBf16, of_element)));
   return part;
 }
 
@@ -174,12 +175,13 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.latent_bytes = work.tokens * config.patch_output_dim() * work.element_bytes;
 
   work.text_flop = prompts_flop(configs.text_encoder, size);
-  // A prompt reads only its own rows of the embedding table.
-  const encoders::TextEncoderConfig& text = configs.text_encoder;
-  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored.text_encoder);
-  work.text_weights = memory.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);
-  if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
+  const TextLayers layers = text_layers(configs);
+  const int64_t weights = text_layer_weights(configs.text_encoder);
+  work.text_weights = planner::Bytes(layers.decoded ? weights * work.text_element_bytes : layers.file_bytes);
+  // A layer at a time, each where it is needed.
+  const int64_t least = layers.decoded ? weights * kBytesOfBf16 : 0;
+  if (configs.mapped) work.text_read = planner::Bytes(std::max(layers.file_bytes, least));
   for (size_t i = 0; i < configs.experts.size(); ++i)
     work.weights_read += read_at_first(configs.experts[i], configs, size, memory.experts[i].weights.stored);
   work.weights_read += memory.vae.weights.stored;

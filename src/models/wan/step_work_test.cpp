@@ -208,6 +208,11 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   // All but the table of tokens' vectors, of which a prompt reads a few rows.
   EXPECT_EQ(plain.text_weights.count(), 4 * (int64_t{5'680'910'336} - int64_t{256'384} * 4096));
   EXPECT_EQ(plain.text_read, plain.text_weights);
+  ModelConfigs decoded = model_14b();
+  const int64_t weights = plain.text_weights.count() / 4;
+  decoded.text_layers = {weights, true};  // as fp8
+  EXPECT_EQ(work(decoded, size).text_weights, plain.text_weights);
+  EXPECT_EQ(work(decoded, size).text_read.count(), 2 * weights);
   EXPECT_EQ(plain.weights_read.count(), 4 * (int64_t{14'288'491'584} + 126'892'531));
   EXPECT_EQ(plain.text_element_bytes, 4);
   size.text_encoder = DType::kBF16;

@@ -1,6 +1,7 @@
 #include "models/wan/workload.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/index_range.h"
 #include "io/packing_threads.h"
@@ -328,14 +329,29 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   // Where one rank works for all, it has the threads of its process.
   use.threads = use.parts == 1 ? size.threads : rank_threads;
   text.workspace = Bytes(static_cast<int64_t>(encoders::text_encoder_workspace_bytes(config, use)));
-  const size_t in_flight = configs.mapped
-                               ? encoders::text_encoder_mapped_bytes(config, configs.stored.text_encoder, use.parts)
-                               : encoders::text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
-  text.weights.in_flight = Bytes(static_cast<int64_t>(in_flight));
+  const TextLayers layers = text_layers(configs);
+  if (configs.mapped) {
+    const double of_weight = static_cast<double>(layers.file_bytes) / static_cast<double>(text_layer_weights(config));
+    const auto mapped = static_cast<double>(encoders::text_encoder_mapped_weights(config, use.parts));
+    text.weights.in_flight = Bytes(std::llround(mapped * of_weight));
+  }
+  if (!configs.mapped || layers.decoded)
+    text.weights.in_flight +=
+        Bytes(static_cast<int64_t>(encoders::text_encoder_buffer_bytes(config, size.text_encoder, use.parts)));
   return text;
 }
 
 }  // namespace
+
+int64_t text_layer_weights(const encoders::TextEncoderConfig& config) {
+  return io::totals(encoders::text_encoder_tensors(config)).parameters - config.vocab_size * config.d_model;
+}
+
+TextLayers text_layers(const ModelConfigs& configs) {
+  const DType stored = configs.stored.text_encoder;
+  return configs.text_layers.value_or(
+      TextLayers{text_layer_weights(configs.text_encoder) * size_of(stored), stored == DType::kF16});
+}
 
 int64_t image_rows(const TransformerConfig& config, const RunSize& size) {
   if (!config.image_dim) return 0;

@@ -21,6 +21,13 @@ struct StoredDTypes {
   DType transformer = DType::kF32, text_encoder = DType::kF32, vae = DType::kF32, image_encoder = DType::kF32;
 };
 
+// All of a text encoder but its table of embeddings, of which a prompt reads its own rows.
+struct TextLayers {
+  int64_t file_bytes = 0;
+  bool decoded = false;  // before they are multiplied: their files do not have them as they are used
+  friend bool operator==(const TextLayers&, const TextLayers&) = default;
+};
+
 // The configs of a model and how its weights are read.
 struct ModelConfigs {
   std::vector<TransformerConfig> experts;
@@ -28,9 +35,10 @@ struct ModelConfigs {
   VaeConfig vae;
   std::optional<encoders::ClipVisionConfig> image_encoder;
   StoredDTypes stored;
-  int64_t transformer_file_bytes = 0;  // of the largest expert; 0: its parameters in their dtype
-  bool mapped = true;                  // files are; formulas fill buffers
-  bool takes_pictures = false;         // or videos, so that the VAE's encoder may be used
+  int64_t transformer_file_bytes = 0;     // of the largest expert; 0: its parameters in their dtype
+  std::optional<TextLayers> text_layers;  // of files; unset: its parameters in their dtype
+  bool mapped = true;                     // files are; formulas fill buffers
+  bool takes_pictures = false;            // or videos, so that the VAE's encoder may be used
   // Further elements per thread while a LoRA is added to a weight of the transformer; 0: without LoRA.
   int64_t merge_scratch = 0;
 };
@@ -74,6 +82,10 @@ struct RunSize {
 
 // Bytes per element of what a transformer's weights are packed from, as streamed_bytes() takes them.
 int64_t packed_from_bytes(const ModelConfigs& configs);
+
+// Of a text encoder: the weights of its layers, and how the question's are stored.
+int64_t text_layer_weights(const encoders::TextEncoderConfig& config);
+TextLayers text_layers(const ModelConfigs& configs);
 
 // Rows of the image encoder that a prompt has; 0 where the model looks at none.
 int64_t image_rows(const TransformerConfig& config, const RunSize& size);
