@@ -61,9 +61,11 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
   return values + small + text_encoder_scratch_bytes(config, use);
 }
 
-int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts) {
+int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts, int here) {
   const Widths part(config, parts);
-  return config.d_model * std::max(4 * part.attention, 3 * part.feed_forward);
+  const auto of_columns = [&](int64_t whole) { return ceil_div(whole, int64_t{here}); };
+  return config.d_model * std::max(3 * part.attention + of_columns(config.attention_dim()),
+                                   2 * part.feed_forward + of_columns(config.d_ff));
 }
 
 size_t text_encoder_buffer_bytes(const TextEncoderConfig& config, DType dtype, int parts) {

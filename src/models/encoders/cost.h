@@ -28,8 +28,9 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
 size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEncoderUse& use);
 
 // Weights whose file pages one rank has mapped at a time, at most: half a layer (attention or feed-forward), which is
-// released before the next half. Ranks of one process that share a map have the sum of their parts.
-int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts = 1);
+// released before the next half. A rank has its rows of a matrix; where columns are divided (o, wo) pages of all of it
+// are mapped, for the system maps 64 KB around what is read, which the `here` ranks of its process share.
+int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts = 1, int here = 1);
 
 // Where weights cannot be used as they are stored (F16, F64, quantised, computed by formula, not aligned): a rank's
 // buffer for the matrices of one multiplication, in the compute dtype. Part of the workspace then, on top of the above.

@@ -292,7 +292,9 @@ TEST(TextEncoder, BooksWhatTheFormulaSaysForManyHeads) {
 TEST(TextEncoderMemory, OfThePublishedModel) {
   const TextEncoderConfig published;
   EXPECT_EQ(text_encoder_mapped_weights(published), int64_t{3} * 10240 * 4096);
-  EXPECT_EQ(text_encoder_mapped_weights(published, 3), int64_t{3} * 3414 * 4096);
+  EXPECT_EQ(text_encoder_mapped_weights(published, 4, 4), int64_t{3} * 2560 * 4096);
+  EXPECT_EQ(text_encoder_mapped_weights(published, 3), int64_t{2 * 3414 + 10240} * 4096);
+  EXPECT_EQ(text_encoder_mapped_weights(published, 4, 2), int64_t{2 * 2560 + 5120} * 4096);
   EXPECT_EQ(text_encoder_buffer_bytes(published, DType::kBF16), size_t{2} * 10240 * 4096 * 2);
   const TextEncoderUse use{512, 512, DType::kBF16, 1, 2};
   const size_t mib = size_t{1} << 20;

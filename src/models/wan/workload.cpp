@@ -313,7 +313,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
 // ---- text encoder ----
 
 planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size, int sharers,
-                                               int rank_threads) {
+                                               int ranks_here, int rank_threads) {
   const encoders::TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
   text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored.text_encoder);
@@ -332,7 +332,8 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   const TextLayers layers = text_layers(configs);
   if (configs.mapped) {
     const double of_weight = static_cast<double>(layers.file_bytes) / static_cast<double>(text_layer_weights(config));
-    const auto mapped = static_cast<double>(encoders::text_encoder_mapped_weights(config, use.parts));
+    const auto mapped = static_cast<double>(
+        encoders::text_encoder_mapped_weights(config, use.parts, std::clamp(ranks_here, 1, use.parts)));
     text.weights.in_flight = Bytes(std::llround(mapped * of_weight));
   }
   if (!configs.mapped || layers.decoded)
@@ -414,7 +415,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   constexpr int64_t kMostShared = 5;
   if (size.segments > 1) w.per_rank += Bytes(size.height * size.width * 3) * (kFloat * kMostShared * size.videos);
   w.inputs = Bytes(size.inputs_bytes);
-  w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
+  w.text = text_encoder_of(configs, size, layout.text_ranks, ranks_here, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
     const int64_t frames = cells / frame_cells / config.patch_size[0];
     w.experts.push_back(
