@@ -11,6 +11,7 @@
 #include "pipeline/layout_question.h"
 #include "pipeline/profile_choice.h"
 #include "pipeline/test_model.h"
+#include "pipeline/weight_memory.h"
 #include "pipeline/weights_to_fit.h"
 #include "planner/search.h"
 
@@ -292,6 +293,27 @@ TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
   EXPECT_TRUE(least.fits);
   EXPECT_FALSE(nothing.fits);
   EXPECT_THAT(nothing.text(), Not(HasSubstr("keep_weights=")));
+}
+
+// The run on one rank has the same stream, and most tokens.
+TEST_F(WeightPlanTest, AStreamFitsTheComparisonWithOneRank) {
+  options.height = 720;
+  options.width = 1280;
+  options.vae_tiling = true;  // else decoding needs most
+  options.vae_dtype = DType::kBF16;
+  options.strategy.softmax = Softmax::kOnline;
+  options.fsdp_parallelism = options.tensor_parallelism = 1;
+  const Job job = processes(4, 4);
+  MemoryQuestion one = memory();
+  const planner::Bytes alone = memory_plan(one).peak().total(), divided = choose(job).bytes_per_rank;
+  ASSERT_LT(divided + planner::Bytes(10'000'000), alone);
+  const planner::Bytes between = divided + (alone - divided) / 2;
+  EXPECT_THAT(choose(job, between).text(), Not(HasSubstr("weight_memory=")));
+  options.compare_one_rank = true;
+  EXPECT_THAT(choose(job, alone).text(), Not(HasSubstr("weight_memory=")));
+  const AutoPlan compared = choose(job, between);
+  EXPECT_THAT(compared.text(), HasSubstr(fmt::format("weight_memory={} takes", *weight_memory_to_fit(one, between))));
+  EXPECT_GT(compared.predicted.step.critical().weights, 0) << compared.text();
 }
 
 // The best of several runs side by side is that of the best stream, whatever size of run it is for.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/words.h"
+#include "pipeline/admission.h"
 #include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
@@ -24,25 +25,34 @@ struct Way {
   int tensor() const { return best().configuration.layout.tensor; }
 };
 
-// Of all that does not fit, by the ranks of a run, what needs least: a stream has most room in it.
-std::map<int, const planner::Candidate*> most_frugal(const planner::Ranking& ranking, int tensor) {
+// What compare_one_rank leaves a stream, whose memory both runs have; unset: all weights fit one rank.
+std::optional<double> left_by_comparison(const WeightsQuestion& asked) {
+  if (!asked.memory.options.compare_one_rank) return std::nullopt;
+  return weight_memory_to_fit(one_rank_question(asked.memory), *asked.available);
+}
+
+// Of all that must stream, by the ranks of a run, what needs least: a stream has most room in it.
+std::map<int, const planner::Candidate*> most_frugal(const planner::Ranking& ranking, int tensor, bool all_stream) {
   std::map<int, const planner::Candidate*> least;
   for (const planner::Candidate& candidate : ranking.candidates) {
-    if (candidate.verdict != planner::Verdict::kDoesNotFit || candidate.configuration.layout.tensor != tensor) continue;
+    if (candidate.verdict == planner::Verdict::kIllegal || candidate.configuration.layout.tensor != tensor) continue;
+    if (candidate.verdict != planner::Verdict::kDoesNotFit && !all_stream) continue;
     const planner::Candidate*& found = least[candidate.ranks()];
     if (found == nullptr || candidate.bytes_per_rank < found->bytes_per_rank) found = &candidate;
   }
   return least;
 }
 
-// With as much memory for a stream as leaves room for this candidate.
-std::optional<Way> streamed_around(const WeightsQuestion& asked, const planner::Candidate& frugal, int tensor) {
+// With as much memory for a stream as leaves room for this candidate, `most` at most.
+std::optional<Way> streamed_around(const WeightsQuestion& asked, const planner::Candidate& frugal, int tensor,
+                                   std::optional<double> most) {
   MemoryQuestion memory = asked.memory;
   memory.layout = frugal.configuration.layout;
   memory.ranks_here = frugal.ranks_here;
   memory.options.strategy.softmax = frugal.configuration.softmax;
   const planner::Bytes available = asked.question.limit() * frugal.ranks_here;
-  const std::optional<double> gigabytes = weight_memory_to_fit(memory, available);
+  std::optional<double> gigabytes = weight_memory_to_fit(memory, available);
+  if (most) gigabytes = std::min(gigabytes.value_or(*most), *most);
   if (!gigabytes) return std::nullopt;
   memory.options.weight_memory = gigabytes;
   Way way{asked.question, {}, gigabytes};
@@ -59,10 +69,11 @@ std::optional<Way> streamed_around(const WeightsQuestion& asked, const planner::
 }
 
 // What one stream may have fits runs of one size: the best of all sizes.
-std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without, int tensor) {
+std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without, int tensor,
+                            std::optional<double> most) {
   std::optional<Way> best;
-  for (const auto& [ranks, frugal] : most_frugal(without, tensor)) {
-    std::optional<Way> way = streamed_around(asked, *frugal, tensor);
+  for (const auto& [ranks, frugal] : most_frugal(without, tensor, most.has_value())) {
+    std::optional<Way> way = streamed_around(asked, *frugal, tensor, most);
     if (!way || way->ranking.best() == nullptr) continue;
     if (!best || way->best().value < best->best().value) best = std::move(way);
   }
@@ -154,14 +165,16 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
   }
   if (asked.add_disk && choice.question.work.weights.fetched > 0) asked.add_disk(choice.question, asked.memory);
   choice.ranking = planner::search(choice.question);
-  if (!asked.available || all_fit(asked, choice.ranking)) return choice;
+  if (!asked.available) return choice;
+  const std::optional<double> most = left_by_comparison(asked);
+  if (!most && all_fit(asked, choice.ranking)) return choice;
   std::vector<Way> ways;
   const auto add = [&](std::optional<Way> way) {
     if (way && way->ranking.best() != nullptr) ways.push_back(*std::move(way));
   };
-  add(Way{choice.question, choice.ranking});  // with layers that are divided, or runs of another size
+  if (!most) add(Way{choice.question, choice.ranking});  // with layers that are divided, or runs of another size
   for (const int tensor : tensor_degrees(asked, choice.ranking)) {
-    add(streamed(asked, choice.ranking, tensor));
+    add(streamed(asked, choice.ranking, tensor, most));
     const int ranks = asked.question.ranks / tensor;
     for (int shards = 2; may_share(asked) && shards <= ranks; ++shards)
       if (ranks % shards == 0) add(shared(asked, shards, tensor));
