@@ -1,5 +1,6 @@
 #include "pipeline/inputs.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
