@@ -168,7 +168,6 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     const WeightsToFit weights = weights_to_fit({question, memory, q.available, q.job.processes, disk});
     if (!weights.note.empty()) notes.push_back(weights.note);
     plan = plan_of(weights.ranking, profile, text_of_run);
-    plan.predicted.comparison = comparison_seconds(weights.question, o, q.plan, plan.predicted);
     plan.keep_weights = weights.keep_weights;
     plan.hardware = std::make_shared<const planner::HardwareProfile>(weights.question.hardware);
     // Tiles are decoded by one rank.

@@ -269,19 +269,6 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   return q;
 }
 
-double comparison_seconds(const planner::Question& question, const GenerateOptions& options, const RunPlan& plan,
-                          const planner::RunPrediction& time) {
-  const bool keeps = options.keep_weights != KeepWeights::kNone;
-  double seconds = 0;
-  if (options.cache_compare && !keeps) seconds += time.load + time.text_encoder + time.conditions;
-  if (!options.compare_one_rank) return seconds;
-  planner::Work work = question.work;
-  work.steps = priced_steps(plan);
-  work.weights.ranks_here = 1;
-  const planner::RunPrediction one = planner::simulate_run(work, question.hardware, {});
-  return seconds + one.text_encoder + one.conditions + one.denoise + (keeps ? 0 : one.load);
-}
-
 planner::Work attention_work(const attention::Problem& problem) {
   planner::Work work;
   work.layers = 1;

@@ -25,11 +25,6 @@ parallel::ParallelLayout layout_by_rule(const GenerateOptions& options, const Ru
 planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks,
                                planner::Objective objective = planner::Objective::kLatency);
 
-// What cache_compare and compare_one_rank add to a run that is predicted to take `time`, whose steps include those of
-// cache_compare: where nothing is kept, what comes before them once more, and the run on one rank.
-double comparison_seconds(const planner::Question& question, const GenerateOptions& options, const RunPlan& plan,
-                          const planner::RunPrediction& time);
-
 // One attention problem of its own, with all ranks in one context. Throws Error for keys that are not possible.
 planner::Question attention_question(const attention::Problem& problem, const attention::StrategyOptions& keys,
                                      int ranks);

@@ -9,7 +9,6 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
-#include "pipeline/profile_choice.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -224,31 +223,6 @@ TEST(PlannedRun, TheRunThatACacheIsComparedWithIsPriced) {
   };
   EXPECT_LT(steps({}), 10);
   EXPECT_EQ(steps({"cache_compare=true"}), steps({}) + 10);
-}
-
-// A run on one rank loads, and takes what a run on one rank takes but for decoding.
-TEST(PlannedRun, TheRunOnOneRankIsPriced) {
-  const auto seconds = [](std::vector<std::string> words) {
-    for (const char* word : {"num_inference_steps=10", "cache=cfg"}) words.emplace_back(word);
-    GenerateOptions options = options_for("wan21_t2v", words);
-    options.model = (std::filesystem::path(kSourceFolder) / "configs/wan2.1_t2v_1.3b").string();
-    const PlannedRun run(options);
-    planner::Question question = run_question(run.plan, run.model, run.memory, 1);
-    question.hardware = find_profile("cpu");
-    const planner::RunPrediction one = planner::simulate_run(question.work, question.hardware, {});
-    return std::pair(comparison_seconds(question, run.options, run.plan, one), one);
-  };
-  const auto [none, one] = seconds({});
-  EXPECT_EQ(none, 0);
-  EXPECT_DOUBLE_EQ(seconds({"compare_one_rank=true"}).first, one.total() - one.vae);
-  EXPECT_DOUBLE_EQ(seconds({"compare_one_rank=true", "keep_weights=all"}).first, one.total() - one.vae - one.load);
-  const double before = one.load + one.text_encoder + one.conditions;
-  EXPECT_DOUBLE_EQ(seconds({"cache_compare=true"}).first, before);  // its steps are the question's
-  EXPECT_DOUBLE_EQ(seconds({"cache_compare=true", "compare_one_rank=true"}).first, before + one.total() - one.vae);
-  // Where weights are streamed, that run streams them, too.
-  const auto [streamed, slower] = seconds({"compare_one_rank=true", "weights_in_memory=as_stored"});
-  EXPECT_DOUBLE_EQ(streamed, slower.total() - slower.vae);
-  EXPECT_GT(slower.step.critical().weights, 0);
 }
 
 TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {

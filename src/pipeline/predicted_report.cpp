@@ -96,7 +96,6 @@ std::string predicted_total_text(const planner::RunPrediction& predicted, Weight
   add("conditions", predicted.conditions);
   add(kDenoise, predicted.denoise);
   add("VAE decode", predicted.vae);
-  add("comparison", predicted.comparison);
   return fmt::format("Predicted {} in all: {}", duration_text(total), parts);
 }
 

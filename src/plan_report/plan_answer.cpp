@@ -126,12 +126,7 @@ class Subject {
           pipeline::refusal(pipeline::one_rank_question(memory), {{"what a process may use", *available}});
       if (!refusal.empty()) fail("compare_one_rank: on one rank, {}", refusal);
     }
-    pipeline::WeightsToFit fitted = pipeline::weights_to_fit({std::move(q), memory, available, memory.ranks_here == 1});
-    for (Candidate& candidate : fitted.ranking.candidates)
-      if (candidate.verdict != planner::Verdict::kIllegal)
-        candidate.time.comparison =
-            pipeline::comparison_seconds(fitted.question, run_.options, run_.plan, candidate.time);
-    return fitted;
+    return pipeline::weights_to_fit({std::move(q), memory, available, memory.ranks_here == 1});
   }
 
   bool takes_pictures() const { return run_.model.kind.image.taken; }

@@ -52,7 +52,6 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
   if (c.time.conditions > 0) json["seconds_conditions"] = c.time.conditions;
   json["seconds_denoise"] = c.time.denoise;
   json["seconds_vae"] = c.time.vae;
-  if (c.time.comparison > 0) json["seconds_comparison"] = c.time.comparison;
   json["seconds_per_step"] = c.time.step.seconds;
   json["breakdown"] = breakdown_json(c.time.step.critical());
   json["limited_by"] = c.time.step.limited_by();

@@ -104,8 +104,7 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
 
 struct RunPrediction {
   double load = 0, text_encoder = 0, conditions = 0, denoise = 0, vae = 0;  // seconds
-  double comparison = 0;  // with another run, which a caller adds: of no configuration
-  double total() const { return load + text_encoder + conditions + denoise + vae + comparison; }
+  double total() const { return load + text_encoder + conditions + denoise + vae; }
   double shared_rows() const { return conditions + vae; }  // what depends on the ranks that share a frame's rows
   StepPrediction step;
 };
