@@ -127,7 +127,8 @@ class Inspection {
     configs_only_ = true;
     for (const char* name : {"transformer", "text_encoder", "vae"})
       configs_only_ &= !io::Checkpoint::exists(folder_ / name, pipeline::stem_of(name));
-    print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
+    const bool as_published = configs_only_ && files_.empty();
+    print("{}\n", as_published ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);
     return whole;
@@ -240,8 +241,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (models.empty() && !named.empty()) models.push_back(std::exchange(named, ""));
   const bool file = models.size() == 1 && fs::is_regular_file(models[0]);
   const bool weights = file || (models.size() == 1 && is_weights_alone(models[0]));
-  if (models.size() != 1 || (!named.empty() && !weights))
-    fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  if (models.size() == 1 && !named.empty() && !weights)
+    fail("model={}: {} is no file of weights or folder of a component; leave the key out", named, models[0]);
+  if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
   if (weights) {
     bool with_values = false;
     OptionSet set = describe_file_options(with_values);

@@ -120,7 +120,7 @@ class Weights {
   // Loading::shards. What is in no part stays in memory. Throws Error where the memory is too small. Valid as long as
   // the Weights.
   std::unique_ptr<WeightStream> stream(std::vector<WeightStream::Part> parts) const;
-  size_t copied_bytes() const;  // of conversions, joins and packed weights
+  size_t copied_bytes() const;  // of small tensors, conversions, joins and packed weights
   bool lie_in_cache() const;  // all packed weights are mapped from the file of a cache: nothing was allocated for them
 
  private:

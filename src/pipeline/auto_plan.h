@@ -32,7 +32,7 @@ struct AutoPlan {
   std::vector<std::string> notes;  // what makes the prediction doubtful
   planner::RunPrediction predicted;
   planner::Bytes bytes_per_rank;
-  bool fits = true;        // else the run is refused
+  bool fits = true;        // else the run is refused; as rank 0 has planned it, there alone
   bool first_use = false;  // with figures that were measured on first use
   double model_error = 0;  // relative; times closer than this are ties
   // Of waits in a step where comm_timeout=auto, on every rank; none where no profile speaks of this machine.

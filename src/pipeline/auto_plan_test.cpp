@@ -314,6 +314,8 @@ TEST_F(WeightPlanTest, AStreamFitsTheComparisonWithOneRank) {
   const AutoPlan compared = choose(job, between);
   EXPECT_THAT(compared.text(), HasSubstr(fmt::format("weight_memory={} takes", *weight_memory_to_fit(one, between))));
   EXPECT_GT(compared.predicted.step.critical().weights, 0) << compared.text();
+  options.fsdp_parallelism = 4;
+  EXPECT_THAT(choose(job, between).text(), Not(HasSubstr("weight_memory=")));
 }
 
 // The best of several runs side by side is that of the best stream, whatever size of run it is for.

@@ -83,8 +83,8 @@ class Run {
   // As check_batch(); reads pictures and videos. `of_others`: as in MemoryQuestion.
   Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t of_others = 0);
 
-  // Of such runs, before one: what they can keep from one to the next, and whether they fit. Reads no pictures and
-  // videos. Collective over `world`; null: of options.ranks threads of this process.
+  // Of such runs, before one: what they can keep from one to the next, and on rank 0 whether they fit. Reads no
+  // pictures and videos. Collective over `world`; null: of options.ranks threads of this process.
   static AutoPlan plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.

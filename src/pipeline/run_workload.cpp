@@ -74,16 +74,18 @@ int64_t used_bytes(const io::Checkpoint& files, double share) {
 
 wan::TextLayers text_layers_of(const io::Checkpoint& files, const encoders::TextEncoderConfig& config) {
   const io::FileRules rules = encoders::text_encoder_files();
-  uint64_t bytes = 0, decoded = 0;
+  uint64_t bytes = 0;
+  bool decoded = false;
   const auto add = [&](const std::string& name, const io::TensorInfo& info) {
     if (rules.ignored(name) || info.shape.size() == config.vocab_size * config.d_model) return;
     bytes += info.bytes;
-    if (!info.aligned || (info.dtype != DType::kF32 && info.dtype != DType::kBF16)) decoded += info.bytes;
+    const bool in_place = info.aligned && (info.dtype == DType::kF32 || info.dtype == DType::kBF16);
+    decoded = decoded || (!in_place && info.extents.size() > 1);
   };
   if (!each_with_prefix(files, rules, add))
     for (const auto& file : files.files())
       for (const auto& [name, info] : file->tensors()) add(name, info);
-  return {static_cast<int64_t>(bytes), 2 * decoded > bytes};
+  return {static_cast<int64_t>(bytes), decoded};
 }
 
 }  // namespace

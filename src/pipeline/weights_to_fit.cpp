@@ -25,9 +25,11 @@ struct Way {
   int tensor() const { return best().configuration.layout.tensor; }
 };
 
-// What compare_one_rank leaves a stream, whose memory both runs have; unset: all weights fit one rank.
+// What compare_one_rank leaves a stream, whose memory both runs have; unset: there is none to choose. Ranks that share
+// their weights stream nothing themselves.
 std::optional<double> left_by_comparison(const WeightsQuestion& asked) {
-  if (!asked.memory.options.compare_one_rank) return std::nullopt;
+  if (!asked.memory.options.compare_one_rank || asked.question.request.weight_shards.value_or(1) > 1)
+    return std::nullopt;
   return weight_memory_to_fit(one_rank_question(asked.memory), *asked.available);
 }
 

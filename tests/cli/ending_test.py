@@ -111,21 +111,19 @@ def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
 @test
 def a_signal_that_comes_twice_is_one(cwd):
     """`timeout` sends it to the process and to its group."""
-    for _ in range(10):
+    results = []
+    while len(results) < 10 and 128 + signal.SIGTERM not in results:
         with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as paused:
             paused.until("Denoise: step 1 of")
             paused.until_still()
             assert files_in(cwd), "there is nothing that the handler could remove"
-            sent = time.monotonic()
             paused.send(signal.SIGTERM)
             until(lambda: not files_in(cwd), "the unfinished file is still there")
             paused.send(signal.SIGTERM)
-            soon = time.monotonic() - sent < 0.4
-            result = paused.release()
-        if soon:
-            assert result.returncode == 128 + signal.SIGTERM, result.returncode
-            return refused(cwd, result, "interrupted")
-    raise Skip("the machine is too busy to send two signals at once")
+            results.append(paused.release().returncode)
+    # Half a second apart, as on a busy machine, they are two.
+    assert results[-1] == 128 + signal.SIGTERM, results
+    assert not files_in(cwd), files_in(cwd)
 
 
 @test

@@ -28,8 +28,8 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
 size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEncoderUse& use);
 
 // Weights whose file pages one rank has mapped at a time, at most: half a layer (attention or feed-forward), which is
-// released before the next half. A rank has its rows of a matrix; where columns are divided (o, wo) pages of all of it
-// are mapped, for the system maps 64 KB around what is read, which the `here` ranks of its process share.
+// released before the next half. A rank has its rows of a matrix. Of o and wo, whose columns are divided, a process
+// maps all pages, because the system maps those around what is read; its `here` ranks share them.
 int64_t text_encoder_mapped_weights(const TextEncoderConfig& config, int parts = 1, int here = 1);
 
 // Where weights cannot be used as they are stored (F16, F64, quantised, computed by formula, not aligned): a rank's
