@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <regex>
 #include <string_view>
@@ -77,14 +78,37 @@ std::vector<KnownComponent> known_components(FileKind kind) {
   return known;
 }
 
-// Whether a file's name has the word by itself, or before "noise".
-bool says(std::string_view name, std::string_view word) {
-  constexpr std::string_view kBetween = "-_ ";
-  for (size_t at = name.find(word); at != name.npos; at = name.find(word, at + 1)) {
-    const std::string_view rest = name.substr(at + word.size());
-    const bool apart = !rest.empty() && kBetween.find(rest[0]) != rest.npos;
-    if (rest.substr(apart ? 1 : 0).starts_with("noise")) return true;
-    if (at > 0 && kBetween.find(name[at - 1]) != name.npos && (apart || rest.starts_with('.'))) return true;
+// "a_LowPoly-v2" as {"a", "low", "poly", "v2"}.
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words(1);
+  char last = 0;
+  for (const char c : name) {
+    const bool upper = c >= 'A' && c <= 'Z', after_upper = last >= 'A' && last <= 'Z';
+    const bool letter_or_digit = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if ((!letter_or_digit || (upper && !after_upper)) && !words.back().empty()) words.emplace_back();
+    if (letter_or_digit) words.back() += c;
+    last = c;
+  }
+  for (std::string& word : words) word = lower_case(std::move(word));
+  return words;
+}
+
+// Whether the words hold `word` and "noise" next to each other, as one word too.
+bool has_noise(const std::vector<std::string>& words, const std::string& word) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i].starts_with(word + "noise")) return true;
+    if (words[i] == word && i + 1 < words.size() && words[i + 1].starts_with("noise")) return true;
+  }
+  return false;
+}
+
+// Whether `word` is one of the words, and does not describe the next one: "low_poly" is no expert.
+bool stands_alone(const std::vector<std::string>& words, const std::string& word) {
+  constexpr std::string_view kDescribed[] = {"poly",   "quality",  "res",   "resolution", "angle", "key",
+                                             "detail", "contrast", "speed", "fps",        "light", "fidelity"};
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != word) continue;
+    if (i + 1 == words.size() || std::ranges::find(kDescribed, words[i + 1]) == std::end(kDescribed)) return true;
   }
   return false;
 }
@@ -240,10 +264,13 @@ std::string model_of(const fs::path& transformer, const fs::path& second, bool w
 }
 
 Expertise expertise_of(const fs::path& file) {
-  const std::string name = lower_name(file);
-  const bool high = says(name, "high"), low = says(name, "low");
-  if (high == low) return Expertise::kUnknown;
-  return high ? Expertise::kHighNoise : Expertise::kLowNoise;
+  const std::vector<std::string> words = words_of(file.filename().string());
+  for (const auto& says : {has_noise, stands_alone}) {
+    const bool high = says(words, "high"), low = says(words, "low");
+    if (high != low) return high ? Expertise::kHighNoise : Expertise::kLowNoise;
+    if (high) break;
+  }
+  return Expertise::kUnknown;
 }
 
 bool are_experts(const fs::path& high, const fs::path& low) {

@@ -34,7 +34,7 @@ std::string why_of_no_model(const io::Checkpoint& checkpoint, FileKind kind);
 // it is no expert. Throws Error for files of no such model, for one expert of two, and where models of the same shapes
 // are told apart by no name on the path.
 std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second, bool whole = false);
-// What a file's name says of the two experts.
+// What a file's name says of the two experts: "high_noise" or "HighNoise", else the word "high" or "LOW" by itself.
 enum class Expertise { kUnknown, kHighNoise, kLowNoise };
 Expertise expertise_of(const std::filesystem::path& file);
 // Whether by their names the first is the expert of high noise, and the second that of low noise.

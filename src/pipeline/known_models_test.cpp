@@ -123,6 +123,30 @@ TEST_F(KnownModels, OneExpertAloneIsAskedForTheOther) {
   EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
 }
 
+// Names that published files have, and what other words make of them.
+TEST(Expertise, IsSaidByWholeWords) {
+  for (const char* name : {"high_noise_model.safetensors", "wan2.2_i2v_lightx2v_4steps_lora_v1_high_noise.safetensors",
+                           "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors", "Wan2.2-T2V-A14B-HighNoise-Q4_K_M.gguf",
+                           "wan2.2_instareal_highnoise.safetensors",
+                           "Wan22_A14B_T2V_HIGH_Lightning_4steps_lora_250928_rank128.safetensors",
+                           "Wan_2_2_I2V_A14B_HIGH_lightx2v_MoE_distill_lora_rank_64_bf16.safetensors",
+                           "Wan2.2_Remix_high_lighting.safetensors", "smoothMix_Wan22-I2V_V20_highQ4KM.gguf",
+                           "BounceHighWan2_2.safetensors", "style_wan22_high_e40.safetensors",
+                           "low_poly_high_noise.safetensors", "LowPoly-HIGH.safetensors", "high"}) {
+    EXPECT_EQ(expertise_of(name), Expertise::kHighNoise) << name;
+  }
+  for (const char* name : {"v2 low_noise_model_rank64.safetensors", "stock_photography_wan22_LOW_v1.safetensors",
+                           "WAN-2.2-I2V-Motion-LOW-v1.safetensors", "high_quality_low_noise.safetensors"}) {
+    EXPECT_EQ(expertise_of(name), Expertise::kLowNoise) << name;
+  }
+  for (const char* name : {"low_poly_style.safetensors", "wan22_low_poly_style.safetensors", "LowPolyStyle.safetensors",
+                           "high-res.safetensors", "high quality.safetensors", "slow_motion.safetensors",
+                           "yellownoise.safetensors", "shallow.safetensors", "highres.safetensors",
+                           "high_low.safetensors", "high_noise_and_low_noise.safetensors", "style.safetensors"}) {
+    EXPECT_EQ(expertise_of(name), Expertise::kUnknown) << name;
+  }
+}
+
 // Of the two experts of image to video; no model of one has their tensors.
 TEST_F(KnownModels, AMergeOfBothExpertsIsToldWhatRunsIt) {
   const fs::path merge = transformer("wan2.2_i2v_a14b", "wan2.2-rapid-aio.safetensors");

@@ -138,6 +138,18 @@ TEST(LoraOptions, ANameOfTheOtherExpertIsRefused) {
                   .Times(1));
 }
 
+// "low" describes the style here: for either expert, without a word about the other.
+TEST(LoraOptions, AWordOfAnotherMeaningNamesNoExpert) {
+  GenerateOptions options = options_for("wan22_t2v");
+  options.weights = WeightSource::kRandom;
+  const TestFolder folder;
+  io::SafetensorsWriter writer;
+  writer.add("diffusion_model.blocks.0.ffn.2.diff_b", Tensor(DType::kF32, {32}));
+  writer.write(folder / "wan22_low_poly_style.safetensors");
+  options.lora = options.lora_high = {{folder / "wan22_low_poly_style.safetensors", 1}};
+  EXPECT_THAT(lora_lines(ModelFolder::open(options)), testing::Each(testing::Not(HasSubstr("Warning"))));
+}
+
 TEST(LoraOptions, KeysOfExpertsNeedTwo) {
   GenerateOptions options = options_for("wan21_t2v");
   options.lora_low = {{recorded_lora("peft"), 1}};
