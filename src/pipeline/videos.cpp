@@ -13,6 +13,8 @@
 #include "base/print.h"
 #include "base/utf8.h"
 #include "base/words.h"
+#include "io/video.h"
+#include "pipeline/dump.h"
 #include "pipeline/preview_file.h"
 
 namespace zoetrope::pipeline {
@@ -50,20 +52,46 @@ void check_batch_size(const GenerateOptions& o, int64_t videos) {
        videos == 1 ? "is one video" : fmt::format("are {} videos", videos), o.batch_size);
 }
 
-// Names can lead to the same file by links.
-void check_outputs_differ(const std::vector<GenerateOptions>& videos, const GenerateOptions& options) {
-  std::map<fs::path, std::string> seen;  // key=name
-  const auto add = [&](const char* key, const std::string& name) {
+// What is named, and the pictures of a clip, each once. Names can lead to the same file by links.
+class Outputs {
+ public:
+  void add(const char* key, const std::string& name) {
     if (name.empty()) return;
-    const auto [at, is_new] = seen.emplace(place_of(name).path, fmt::format("{}={}", key, name));
-    if (!is_new) fail("{}={} is the same file as {}; each needs a file of its own", key, name, at->second);
-  };
-  add("grid", options.grid);
-  if (options.preview && !options.output.empty()) add("preview", preview_file(options.output).string());
+    check_no_picture(key, name);
+    const auto [at, is_new] = named_.emplace(place_of(name).path, fmt::format("{}={}", key, name));
+    if (!is_new) refuse(key, name, at->second);
+  }
+  void add_clip(const char* key, const std::string& name, int64_t frames) {
+    add(key, name);
+    if (name.empty()) return;
+    for (const fs::path& file : io::files_of_clip(name, frames))
+      if (file != name) pictures_.emplace(place_of(file.string()).path, fmt::format("a frame of {}={}", key, name));
+  }
+  // A folder may be that of the pictures, or hold other files too.
+  void check_no_picture(const char* key, const std::string& name) const {
+    const auto at = name.empty() ? pictures_.end() : pictures_.find(place_of(name).path);
+    if (at != pictures_.end()) refuse(key, name, at->second);
+  }
+
+ private:
+  [[noreturn]] static void refuse(const char* key, const std::string& name, const std::string& other) {
+    fail("{}={} is the same file as {}; each needs a file of its own", key, name, other);
+  }
+
+  std::map<fs::path, std::string> named_, pictures_;  // to what they are of
+};
+
+void check_outputs_differ(const std::vector<GenerateOptions>& videos, const GenerateOptions& options) {
+  Outputs outputs;
+  outputs.add_clip("grid", options.grid, options.num_frames);
+  for (const GenerateOptions& video : videos) outputs.add_clip("output", video.output, video.num_frames);
+  if (options.preview && !options.output.empty()) outputs.add("preview", preview_file(options.output).string());
+  outputs.check_no_picture("journal", options.journal);
   for (const GenerateOptions& video : videos) {
-    add("output", video.output);
-    add("trace", video.trace);
-    if (videos.size() > 1) add("dump", video.dump);
+    outputs.add("trace", video.trace);
+    if (videos.size() > 1) outputs.add("dump", video.dump);
+    outputs.check_no_picture("dump", video.dump);
+    if (!video.dump.empty()) outputs.add("dump", dump_file(video.dump).string());
   }
 }
 

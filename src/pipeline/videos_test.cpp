@@ -135,5 +135,40 @@ TEST(Videos, RefusesNamesThatLeadToOneFile) {
   EXPECT_THAT(refusal(options), AllOf(HasSubstr("clip_001.mp4"), HasSubstr("clip_000.mp4")));
 }
 
+TEST(Videos, RefusesTheNameOfAFrame) {
+  const TestFolder folder;
+  const auto named = [&](const char* name) { return (folder / name).string(); };
+  GenerateOptions clip;
+  clip.prompt = "a cat";
+  clip.num_frames = 5;
+  clip.output = named("p.png");
+  const std::string frame = "p-0004.png is the same file as a frame of output=";
+  for (std::string* name : {&clip.trace, &clip.dump, &clip.journal}) {
+    *name = named("p-0004.png");
+    EXPECT_THAT(refusal(clip), HasSubstr(frame));
+    *name = named("p-0005.png");
+    EXPECT_EQ(refusal(clip), "no error");
+    name->clear();
+  }
+  GenerateOptions pictures = clip;
+  pictures.output = pictures.dump = pictures.journal = named("frames/");
+  pictures.trace = named("frames/t.json");
+  EXPECT_EQ(refusal(pictures), "no error");
+  pictures.trace = named("frames/0002.png");
+  EXPECT_THAT(refusal(pictures), HasSubstr("frames/0002.png is the same file as a frame of output="));
+  pictures.trace = named("frames/run.safetensors");
+  EXPECT_THAT(refusal(pictures), HasSubstr("run.safetensors is the same file as trace="));
+  GenerateOptions grid = clip;
+  grid.num_videos = 2;
+  grid.grid = named("all.png");
+  grid.preview = 1;
+  EXPECT_EQ(refusal(grid), "no error");
+  grid.trace = named("all-0001.png");  // of the videos all-0001_000.png and all-0001_001.png
+  EXPECT_EQ(refusal(grid), "no error");
+  grid.trace.clear();
+  grid.grid = named("p_000.png");
+  EXPECT_THAT(refusal(grid), HasSubstr("the same file"));
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline
