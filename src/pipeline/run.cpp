@@ -347,7 +347,7 @@ void Run::note_plan(const AutoPlan& planned, const MemoryQuestion& question, con
                     int ranks, const Callbacks& callbacks) const {
   callbacks.note(describe(planned, question, ranks));
   for (size_t v = 0; v < videos_.size(); ++v)
-    if (videos_[v].seed < 0 && (videos_[v].latents.empty() || plan_.segments.count > 1))
+    if (videos_[v].seed < 0 && uses_seed(videos_[v]))
       callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
 }
 

@@ -182,6 +182,7 @@ class Run {
                                      Preview& preview) const;
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
   void skip_segment(PassState& state, int64_t segment);
+  bool uses_seed(const GenerateOptions& video) const;        // false where a file has the noise of every segment
   void draw_noise(PassState& state, int64_t segment) const;  // of every video, into the latents
   void take_latents(PassState& state, const RunRecord& from);
   std::string prefix_of(int64_t segment) const;  // of names in dumps

@@ -32,13 +32,18 @@
 namespace zoetrope::pipeline {
 namespace {
 
+// In a file of `latents`, where it has one for each segment.
+std::string noise_name(int64_t segment) {
+  return segment == 0 ? "latents.init" : fmt::format("latents.init.{}", segment);
+}
+
 // Initial noise of a video, [1, C, T, h, w]: drawn as PyTorch does, or read from the user's file. One that has the
 // first segment's alone leaves the first draw to the second, as in the reference.
 void fill_noise(const GenerateOptions& options, sampling::TorchGenerator& generator, int64_t segment,
                 const TensorView& noise) {
   const Shape& shape = noise.shape();
   const auto file = options.latents.empty() ? nullptr : io::TensorFile::open(options.latents);
-  std::string name = segment == 0 ? "latents.init" : fmt::format("latents.init.{}", segment);
+  std::string name = noise_name(segment);
   if (!file || (segment > 0 && !file->contains(name))) {
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return;
@@ -296,6 +301,14 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
 
 std::string Run::prefix_of(int64_t segment) const {
   return model_.kind.animation.taken ? fmt::format("segment.{}.", segment) : "";
+}
+
+bool Run::uses_seed(const GenerateOptions& video) const {
+  if (video.latents.empty()) return true;
+  const auto file = io::TensorFile::open(video.latents);
+  for (int64_t segment = 1; segment < plan_.segments.count; ++segment)
+    if (!file->contains(noise_name(segment))) return true;
+  return false;
 }
 
 void Run::draw_noise(PassState& s, int64_t segment) const {
