@@ -360,6 +360,23 @@ TEST(VideoReader, EveryCutIsSaid) {
   EXPECT_EQ(most, kFrames - 1);
 }
 
+// The index is behind the frames, and FFmpeg reads without it.
+TEST(VideoReader, ACutMatroskaIsSaid) {
+  constexpr int kFrames = 6;
+  const TestFolder folder;
+  write_clip(folder / "x.webm", format_of(64, 48), kFrames);
+  const ControlClip whole = read_control_clip(folder / "x.webm", 1, "video=");
+  EXPECT_EQ(whole.available, kFrames);
+  EXPECT_EQ(whole.damage, "");
+  const std::string webm = file_bytes(folder / "x.webm");
+  for (size_t size = webm.size() / 2; size < webm.size(); ++size) {
+    const auto cut = folder.write("cut.webm", webm.substr(0, size));
+    ControlClip clip;
+    const std::string error = error_of([&] { clip = read_control_clip(cut, 1, "video="); });
+    EXPECT_TRUE(error != "no error" || !clip.damage.empty()) << size << " of " << webm.size();
+  }
+}
+
 TEST(VideoReader, BadFiles) {
   const TestFolder folder;
   EXPECT_THAT(error_of([&] { read_clip(folder / "none.mp4"); }), HasSubstr("no such file"));

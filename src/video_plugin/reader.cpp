@@ -1,6 +1,7 @@
 #include "video_plugin/reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace zoetrope::video_plugin {
@@ -75,8 +76,38 @@ bool Reader::decode() {
   }
 }
 
-// Where a file was cut off between two packets, FFmpeg reports its end. The index of an MP4 may be in front.
+namespace {
+
+// A number of Matroska (RFC 8794): the zeros in front of its first bit say how many bytes follow. −1 where all its bits
+// are set, which says that a size is not known.
+int64_t matroska_number(AVIOContext* file) {
+  const auto first = static_cast<unsigned>(avio_r8(file));
+  const int more = std::countl_zero(static_cast<uint8_t>(first));
+  if (more > 7) return -1;  // none
+  uint64_t value = first & (0x7fu >> more), most = 0x7fu >> more;
+  for (int i = 0; i < more; ++i) {
+    value = value << 8 | static_cast<unsigned>(avio_r8(file));
+    most = most << 8 | 0xff;
+  }
+  return value == most ? -1 : static_cast<int64_t>(value);
+}
+
+// Where the header says that the file ends; 0 where it does not.
+int64_t end_of_matroska(AVIOContext* file) {
+  constexpr unsigned kHeader = 0x1A45DFA3, kSegment = 0x18538067;
+  if (avio_seek(file, 0, SEEK_SET) < 0 || avio_rb32(file) != kHeader) return 0;
+  if (avio_skip(file, matroska_number(file)) < 0 || avio_rb32(file) != kSegment) return 0;
+  const int64_t size = matroska_number(file);
+  return size < 0 ? 0 : avio_tell(file) + size;
+}
+
+}  // namespace
+
+// Where a file was cut off between two packets, FFmpeg reports its end. The index of an MP4 may be in front; that of
+// a Matroska is behind, but its header has the size.
 void Reader::check_whole() const {
+  if (end_of_matroska(container_->pb) > avio_size(container_->pb))
+    throw std::runtime_error("ends before its last frame");
   const int last = avformat_index_get_entries_count(stream_) - 1;
   const AVIndexEntry* packet = avformat_index_get_entry(stream_, last);
   if (packet != nullptr && packet->pos + packet->size > avio_size(container_->pb)) {
