@@ -48,9 +48,18 @@ std::string dtypes_text(const io::Checkpoint& checkpoint) {
   return text;
 }
 
+// Without the scales of quantised ones. Tensors that cannot be read are said by whoever opens them.
+std::string parameters_text(const io::Checkpoint& checkpoint) try {
+  const auto source = io::checkpoint_source(checkpoint);
+  int64_t parameters = 0;
+  for (const std::string& name : source->names()) parameters += source->info(name).shape.size();
+  return fmt::format("{} parameters, ", parameters);
+} catch (const Error&) {
+  return "";
+}
+
 std::string bytes_text(const io::Checkpoint& checkpoint) {
-  return fmt::format("{} parameters, {:.3f} GB", checkpoint.parameters(),
-                     static_cast<double>(checkpoint.bytes()) * 1e-9);
+  return fmt::format("{}{:.3f} GB", parameters_text(checkpoint), static_cast<double>(checkpoint.bytes()) * 1e-9);
 }
 
 // Throws Error for the first value that is NaN or infinite, as generate reads them.

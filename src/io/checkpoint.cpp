@@ -130,12 +130,6 @@ uint64_t Checkpoint::bytes() const {
   return bytes;
 }
 
-int64_t Checkpoint::parameters() const {
-  int64_t elements = 0;
-  for (const auto& [name, file] : contents_->tensors) elements += file->info(name).shape.size();
-  return elements;
-}
-
 std::map<std::string, DTypeCount> Checkpoint::dtypes() const {
   std::map<std::string, DTypeCount> counts;
   for (const auto& [name, file] : contents_->tensors) {

@@ -55,7 +55,6 @@ class Checkpoint {
   std::string identity() const;                 // one line per file
 
   uint64_t bytes() const;                            // of tensor data
-  int64_t parameters() const;                        // number of elements
   std::map<std::string, DTypeCount> dtypes() const;  // by the name the files use
 
  private:
