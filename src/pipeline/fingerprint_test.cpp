@@ -63,7 +63,7 @@ TEST(Fingerprint, ATokenizerFileElsewhereCounts) {
 TEST(Fingerprint, OtherWeightsAreRefused) {
   const ModelCopy one("wan22_t2v"), other("wan22_t2v");
   const auto file = other.path() / "transformer_2" / "diffusion_pytorch_model.safetensors";
-  const io::TensorInfo& weight = io::TensorFile::open(file)->tensors().at("blocks.0.attn1.to_q.weight");
+  const io::TensorInfo weight = io::TensorFile::open(file)->tensors().at("blocks.0.attn1.to_q.weight");
   std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
   const auto middle = static_cast<std::streamoff>(weight.offset + weight.bytes / 2);
   bytes.seekg(middle);

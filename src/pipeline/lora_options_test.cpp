@@ -115,8 +115,9 @@ TEST(LoraOptions, ANameOfTheOtherExpertIsRefused) {
   options.weights = WeightSource::kRandom;
   const TestFolder folder;
   for (const char* name : {"a_HIGH_fp16.safetensors", "low_noise_model.safetensors"}) {
+    const Tensor bias(DType::kF32, {32});
     io::SafetensorsWriter writer;
-    writer.add("diffusion_model.blocks.0.ffn.2.diff_b", Tensor(DType::kF32, {32}));
+    writer.add("diffusion_model.blocks.0.ffn.2.diff_b", bias);
     writer.write(folder / name);
   }
   const LoraFile high{folder / "a_HIGH_fp16.safetensors", 1}, low{folder / "low_noise_model.safetensors", 1};
@@ -143,8 +144,9 @@ TEST(LoraOptions, AWordOfAnotherMeaningNamesNoExpert) {
   GenerateOptions options = options_for("wan22_t2v");
   options.weights = WeightSource::kRandom;
   const TestFolder folder;
+  const Tensor bias(DType::kF32, {32});
   io::SafetensorsWriter writer;
-  writer.add("diffusion_model.blocks.0.ffn.2.diff_b", Tensor(DType::kF32, {32}));
+  writer.add("diffusion_model.blocks.0.ffn.2.diff_b", bias);
   writer.write(folder / "wan22_low_poly_style.safetensors");
   options.lora = options.lora_high = {{folder / "wan22_low_poly_style.safetensors", 1}};
   EXPECT_THAT(lora_lines(ModelFolder::open(options)), testing::Each(testing::Not(HasSubstr("Warning"))));
