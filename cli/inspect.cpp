@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -237,28 +236,29 @@ OptionSet describe_file_options(bool& check_values) {
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  std::vector<std::string> models, words;
-  std::string named;
+  std::vector<std::string> models, named, words;
   constexpr std::string_view kModel = "model=";
   for (const std::string& argument : arguments) {
     if (!pipeline::config_file(argument).empty())
       fail("command line: {}: inspect takes a model and keys; `zoetrope plan` takes YAML files, and says memory too",
            argument);
-    if (argument.starts_with(kModel)) named = argument.substr(kModel.size());
+    if (argument.starts_with(kModel)) named.push_back(argument.substr(kModel.size()));
     else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
   }
-  if (models.empty() && !named.empty()) models.push_back(std::exchange(named, ""));
-  const bool file = models.size() == 1 && fs::is_regular_file(models[0]);
-  const bool weights = file || (models.size() == 1 && is_weights_alone(models[0]));
-  if (models.size() == 1 && !named.empty() && !weights)
-    fail("model={}: {} is no file of weights or folder of a component; leave the key out", named, models[0]);
-  if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  if (models.empty()) models.swap(named);
+  if (models.size() != 1 || named.size() > 1)
+    fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  const bool file = fs::is_regular_file(models[0]);
+  const bool weights = file || is_weights_alone(models[0]);
+  if (!named.empty() && !weights)
+    fail("model={}: {} is no file of weights or folder of a component; leave the key out", named[0], models[0]);
   if (weights) {
     bool with_values = false;
     OptionSet set = describe_file_options(with_values);
     for (const std::string& word : words) set.set_argument(word);
     if (world != nullptr && world->rank() != 0) return 0;
-    print_weights(file ? io::Checkpoint::open_file(models[0]) : pipeline::open_folder(models[0]), with_values, named);
+    print_weights(file ? io::Checkpoint::open_file(models[0]) : pipeline::open_folder(models[0]), with_values,
+                  named.empty() ? "" : named[0]);
     return 0;
   }
   const pipeline::GenerateOptions options = options_of(models[0], words);

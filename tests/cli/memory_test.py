@@ -79,7 +79,9 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
                             ([harness.MODEL, f"lora_low={lora}"], "no two experts"),
                             ([harness.MODEL, "seed=3"], "seed: means nothing to inspect"),
                             ([harness.MODEL, "trace=t.json"], "trace: means nothing to inspect"),
-                            ([harness.MODEL, "model=other"], "model=other: ")):
+                            ([harness.MODEL, "model=other"], "model=other: "),
+                            ([f"model={harness.MODEL}", "model=other"], "one checkpoint folder"),
+                            ([harness.MODEL, "model=other", "model=another"], "one checkpoint folder")):
         refused(cwd, run([PROGRAM, "inspect", *words], cwd), sentence)
 
 
