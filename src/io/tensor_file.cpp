@@ -147,15 +147,14 @@ void TensorFile::will_need(const std::string& name) const {
   if (found.bytes > 0) ::madvise(map_.data() + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
 }
 
-// A page fault maps up to two megabytes of the file around it that lie together in the page cache, so the first touch
-// of a tensor brings back the end of the one before it. When only a tensor's own pages were released, a seventh of the
-// 1.3B checkpoint stayed resident.
+// The first touch of a tensor brings back the end of the one before it. When only a tensor's own pages were released, a
+// seventh of the 1.3B checkpoint stayed resident.
 void TensorFile::release(const std::string& name) const {
-  constexpr uint64_t kAround = uint64_t{2} << 20;
   const TensorInfo& found = info(name);
   if (found.bytes == 0) return;
-  const uint64_t begin = found.offset / kAround * kAround;
-  const uint64_t end = std::min(file_.bytes(), (found.offset + found.bytes + kAround - 1) / kAround * kAround);
+  const uint64_t begin = found.offset / kMappedAround * kMappedAround;
+  const uint64_t end =
+      std::min(file_.bytes(), (found.offset + found.bytes + kMappedAround - 1) / kMappedAround * kMappedAround);
   ::madvise(map_.data() + begin, end - begin, MADV_DONTNEED);
 }
 

@@ -60,6 +60,9 @@ struct TensorHeader {
 std::vector<std::string_view> weight_file_endings();  // ".safetensors", …
 bool has_weight_file_ending(const std::filesystem::path& path);
 
+// Bytes of a mapped file that the system may map around one that is touched, where they lie together in its cache.
+inline constexpr size_t kMappedAround = size_t{2} << 20;
+
 // Fully validated by open(): tensor() cannot fail on a bad file later. The file must not be truncated by others while
 // it is open (as with any mapping, the process would receive SIGBUS: base/file_map.h).
 class TensorFile {

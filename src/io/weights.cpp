@@ -254,10 +254,9 @@ void Weights::check(const std::string& name, const Shape& expected, DType wanted
 
 TensorView Weights::get(const std::string& name, const Shape& expected, DType wanted) const {
   check(name, expected, wanted);
-  // A page of a mapped file that is touched brings in those around it, up to two megabytes: smaller tensors are copied.
-  constexpr size_t kLeastMapped = size_t{2} << 20;
+  // Smaller ones would keep more of the file resident than they are.
   const TensorView mapped = source_->mapped(name);
-  if (mapped && mapped.dtype() == wanted && mapped.bytes() >= kLeastMapped) return mapped;
+  if (mapped && mapped.dtype() == wanted && mapped.bytes() >= kMappedAround) return mapped;
   return get_fused({name}, {expected}, wanted);
 }
 
