@@ -108,17 +108,22 @@ def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
     assert not files_in(cwd), files_in(cwd)
 
 
+def terminate(cwd, paused):
+    """In a pause, so that the handler removes the unfinished file, and not the run."""
+    paused.until("Denoise: step 1 of")
+    paused.until_still()
+    assert files_in(cwd), "there is nothing that could be left"
+    paused.send(signal.SIGTERM)
+    until(lambda: not files_in(cwd), "the unfinished file is still there")
+
+
 @test
 def a_signal_that_comes_twice_is_one(cwd):
     """`timeout` sends it to the process and to its group."""
     results = []
     while len(results) < 10 and 128 + signal.SIGTERM not in results:
         with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as paused:
-            paused.until("Denoise: step 1 of")
-            paused.until_still()
-            assert files_in(cwd), "there is nothing that the handler could remove"
-            paused.send(signal.SIGTERM)
-            until(lambda: not files_in(cwd), "the unfinished file is still there")
+            terminate(cwd, paused)
             paused.send(signal.SIGTERM)
             results.append(paused.release().returncode)
     # Half a second apart, as on a busy machine, they are two.
@@ -128,13 +133,8 @@ def a_signal_that_comes_twice_is_one(cwd):
 
 @test
 def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
-    """The handler removes, not the run, which pauses all the time."""
     with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as paused:
-        paused.until("Denoise: step 1 of")
-        paused.until_still()
-        assert files_in(cwd), "there is nothing that could be left"
-        paused.send(signal.SIGTERM)
-        until(lambda: not files_in(cwd), "the unfinished file is still there")
+        terminate(cwd, paused)
         paused.send(signal.SIGKILL)
         assert paused.release().returncode == -signal.SIGKILL
     assert not files_in(cwd), files_in(cwd)
