@@ -144,8 +144,9 @@ void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSe
     print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
   }
   if (result.videos == 1) print("Seed {}\n", result.seed);
-  print("Wrote {}{}\n", printable(result.written),
-        result.replaced > 0 ? fmt::format(", which replaces {}", counted(result.replaced, "file")) : "");
+  print("Wrote {}{}{}\n", printable(result.written),
+        result.replaced > 0 ? fmt::format(", which replaces {}", counted(result.replaced, "file")) : "",
+        result.removed > 0 ? fmt::format(" and removes {}", counted(result.removed, "later frame")) : "");
   if (!result.grid.empty()) print("Wrote {}, which shows all {}\n", printable(result.grid), result.videos);
   if (result.videos > 1) finish_output();  // the next one takes its time
 }

@@ -103,6 +103,11 @@ std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& ou
   return {output};
 }
 
+std::vector<std::filesystem::path> later_files(const std::filesystem::path& output, int64_t frames) {
+  if (is_folder(output) || extension_of(output) == ".png") return later_png_files(output, frames);
+  return {};
+}
+
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
   check_video_format(output, format);
   const std::string extension = extension_of(output);

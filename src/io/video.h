@@ -28,6 +28,9 @@ void check_video_format(const std::filesystem::path& output, const VideoFormat& 
 // What a clip of so many frames is written to: `output` itself, or a picture for each.
 std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& output, int64_t frames);
 
+// Pictures of an older, longer clip, which are removed when one of so many frames is complete.
+std::vector<std::filesystem::path> later_files(const std::filesystem::path& output, int64_t frames);
+
 // A sink that writes a file or a folder; zoetrope/video.h says which.
 class FrameWriter : public FrameSink {
  public:

@@ -124,6 +124,19 @@ std::string tags_of(const fs::path& path) {
   return tags.find(own) == std::string::npos ? "" : tags;
 }
 
+// Frames `index`, `index` + 1, … up to the first that is missing or has other tags than `tags`.
+std::vector<fs::path> frames_with(const std::string& tags, const FrameNames& names, int64_t index, int64_t frames) {
+  std::vector<fs::path> found;
+  for (; !tags.empty() && tags_of(names.frame(index, frames)) == tags; ++index)
+    found.push_back(names.frame(index, frames));
+  return found;
+}
+
+// Of the old first frame; empty where there is none of this program.
+std::string old_tags(const FrameNames& names, int64_t frames) {
+  return frames > 0 && names.is_numbered(frames) ? tags_of(names.frame(0, frames)) : std::string();
+}
+
 // `file` [its first `size` bytes] becomes the PNG of these pixels. It keeps its length, so that one serves many frames.
 void encode_png(const uint8_t* rgb, const VideoFormat& format, const fs::path& path, std::string& file, size_t& size) {
   png_image image{};
@@ -146,7 +159,7 @@ class PngWriter final : public FrameWriter {
     // Tried now, so that an unwritable folder is known before the first frame is computed.
     check_writable(frame(0));
     for (int64_t i = 0; i < format.frames; ++i) check_spares_inputs(frame(i), frame(i));
-    if (format.frames > 0 && names_.is_numbered(format.frames)) old_tags_ = tags_of(frame(0));
+    old_tags_ = old_tags(names_, format.frames);
     for (const fs::path& old : old_clip_from(format.frames)) check_spares_inputs(old, old);
     for (const auto& [key, value] : format.metadata) {
       if (!key.empty()) text_ += text_chunk(key, value);
@@ -186,20 +199,17 @@ class PngWriter final : public FrameWriter {
 
  private:
   fs::path frame(int64_t index) const { return names_.frame(index, format_.frames); }
-  // Frames `index`, `index` + 1, … up to the first that is missing or has other tags than the old first one.
   std::vector<fs::path> old_clip_from(int64_t index) const {
-    std::vector<fs::path> found;
-    for (; !old_tags_.empty() && tags_of(frame(index)) == old_tags_; ++index) found.push_back(frame(index));
-    return found;
+    return frames_with(old_tags_, names_, index, format_.frames);
   }
 
   const fs::path path_;
   const FrameNames names_;
   std::optional<MadeFolder> made_folder_;  // before frames_, whose files must be gone when it is removed
   std::string text_;                       // metadata chunks, the same in every frame
-  std::string old_tags_;                   // of the first frame that was there; empty: there was none of this program
-  std::string encoded_;                    // a frame
-  std::vector<AtomicFile> frames_;         // closed, under temporary names
+  std::string old_tags_;
+  std::string encoded_;             // a frame
+  std::vector<AtomicFile> frames_;  // closed, under temporary names
 };
 
 }  // namespace
@@ -209,6 +219,11 @@ std::vector<fs::path> png_files(const fs::path& path, int64_t frames) {
   std::vector<fs::path> files;
   for (int64_t i = 0; i < frames; ++i) files.push_back(names.frame(i, frames));
   return files;
+}
+
+std::vector<fs::path> later_png_files(const fs::path& path, int64_t frames) {
+  const FrameNames names(path);
+  return frames_with(old_tags(names, frames), names, frames, frames);
 }
 
 std::unique_ptr<FrameWriter> open_png(const fs::path& path, const VideoFormat& format) {

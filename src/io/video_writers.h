@@ -20,5 +20,6 @@ std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const V
 std::unique_ptr<FrameWriter> open_png(const std::filesystem::path& path, const VideoFormat& format);
 // The files that it writes for so many frames.
 std::vector<std::filesystem::path> png_files(const std::filesystem::path& path, int64_t frames);
+std::vector<std::filesystem::path> later_png_files(const std::filesystem::path& path, int64_t frames);
 
 }  // namespace zoetrope::io

@@ -72,6 +72,7 @@ struct FileResult : GenerateResult {
       written = written_text(output, files);
       std::error_code ignored;
       replaced = std::ranges::count_if(files, [&](const fs::path& file) { return fs::is_regular_file(file, ignored); });
+      removed = std::ssize(io::later_files(output, format.frames));
       if (shown_in != nullptr) shown_in->begin_video(number - 1, format);
       return std::make_unique<NotedFile>(output, format, complete, shown_in, number);
     };

@@ -16,6 +16,7 @@ namespace zoetrope::pipeline {
 struct GenerateResult : Video {
   std::string written;            // a file, a folder, or "FIRST to LAST" of numbered frames
   int64_t replaced = 0;           // files of these names that were there before
+  int64_t removed = 0;            // frames behind them, of an older, longer clip
   size_t number = 1, videos = 1;  // this is video `number` of so many
   std::string grid;               // of the last video: the file that shows all of them; empty: there is none
 };

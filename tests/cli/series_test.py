@@ -75,6 +75,9 @@ def numbered_pictures_are_named(cwd):
         assert result.returncode == 0, result.stderr
         name = "a_001-0000.png to a_001-0004.png" if count == 5 else "a_001.png"
         assert result.stdout.endswith(f"Wrote {name}{said}\n"), result.stdout
+    for count, said in ((5, ""), (1, ", which replaces 1 file and removes 4 later frames")):
+        result = series(cwd, "prompt=a red cat", f"num_frames={count}", "output=f/")
+        assert result.returncode == 0 and result.stdout.endswith(f"Wrote f/{said}\n"), result.stdout
 
 
 @test
