@@ -148,7 +148,7 @@ void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSe
         result.replaced > 0 ? fmt::format(", which replaces {}", counted(result.replaced, "file")) : "",
         result.removed > 0 ? fmt::format(" and removes {}", counted(result.removed, "later frame")) : "");
   if (!result.grid.empty()) print("Wrote {}, which shows all {}\n", printable(result.grid), result.videos);
-  if (result.videos > 1) finish_output();  // the next one takes its time
+  if (result.videos > 1) flush_output();  // the next one takes its time
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {

@@ -59,9 +59,13 @@ void replace_last_line(std::string_view text) {
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
-void finish_output() {
+void flush_output() {
   int none = 0;
   if (std::fflush(stdout) != 0) lost_output.compare_exchange_strong(none, errno);
+}
+
+void finish_output() {
+  flush_output();
   if (lost_output == 0) return;
   fail("standard output: cannot be written, so what was printed is not complete: {}", system_message(lost_output));
 }

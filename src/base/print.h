@@ -30,6 +30,8 @@ void print_error(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
+// Sends on what was printed, so that it is seen now. finish_output() reports what could not be written.
+void flush_output();
 // Error if not everything could be written to standard output: a full disk, a closed descriptor.
 void finish_output();
 
