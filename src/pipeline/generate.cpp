@@ -100,7 +100,7 @@ void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place&
     if (note && callbacks.note) callbacks.note(*note);
   }
   if (!journal.on()) return run.use_journal("", "", false);
-  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index),
+  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index), !journal.is_between_runs(index),
                   [&] { journal.begin(run.inputs_fingerprint()); });
 }
 
@@ -142,19 +142,38 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
       video.keeps_what_fits = false;
     }
   }
+  const auto files_at = [&](size_t begin) {
+    std::vector<fs::path> files;
+    for (const GenerateOptions& video : batch_at(begin))
+      for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files.push_back(std::move(file));
+    return files;
+  };
   std::optional<SeriesJournal> journal;
-  if (first) journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
+  std::vector<std::string> made_before;  // by batch
+  if (first) {
+    journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
+    for (size_t begin = 0; begin < count; begin += batch)
+      made_before.push_back(journal->made_before(begin / batch, files_at(begin)));
+    if (callbacks.note && !journal->lost_grid().empty())
+      callbacks.note(fmt::format("Note: grid={} is not written: some of the videos that it shows were made before",
+                                 journal->lost_grid()));
+  }
+  const auto note_made = [&](size_t begin) {
+    try {
+      journal->note_made(begin / batch, files_at(begin));
+    } catch (const Error& error) {
+      if (callbacks.note) callbacks.note(fmt::format("Note: a series that resumes makes this again: {}", error.what()));
+    }
+    if (begin + batch >= count) journal->complete();
+  };
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
-    std::vector<fs::path> files_of_all;
-    for (const GenerateOptions& video : now)
-      for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files_of_all.push_back(std::move(file));
-    bool made = first && journal->is_done(begin / batch, files_of_all);
+    bool made = first && !made_before[begin / batch].empty();
     if (world != nullptr) world->broadcast(0, &made, sizeof made, "videos that were made before");
     if (made) {
       if (first && callbacks.note)
         callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count),
-                                   written_text(now[0].output, io::files_of_clip(now[0].output, sized.num_frames))));
+                                   made_before[begin / batch]));
       continue;
     }
     std::vector<FileResult> results(now.size());
@@ -177,14 +196,17 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
           world != nullptr ? one.run(*world, files, callbacks) : one.run_on_threads(files, callbacks);
       for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(videos_made[i]);
     } catch (const Error& error) {
-      if (count == 1) throw;
+      const bool complete = std::ranges::all_of(results, &FileResult::complete);  // a dump or trace was not
+      if (first && complete) note_made(begin);
       for (FileResult& result : results)
         if (done && result.complete) done(std::move(result));
+      if (count == 1) throw;
       // The run says it where it has begun.
       if (first && callbacks.note && journal->is_between_runs(begin / batch))
         callbacks.note(resume_note(journal->folder()));
       fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
     }
+    if (first) note_made(begin);
     if (grid && begin + now.size() == count) {
       try {
         grid->write();
@@ -195,9 +217,7 @@ void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& 
         throw;
       }
     }
-    if (!first) continue;
-    journal->note_done(begin / batch);
-    if (!done) continue;
+    if (!first || !done) continue;
     for (FileResult& result : results) done(std::move(result));
   }
   if (journal) journal->complete();

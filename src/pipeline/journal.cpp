@@ -131,7 +131,7 @@ Journal::~Journal() {
 
 std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentity& run, const Note& note) {
   std::error_code error;
-  fs::create_directory(folder, error);
+  const bool made = fs::create_directory(folder, error);
   if (error) fail("journal={}: cannot be made: {}", folder.string(), error.message());
   require_no_other_files(folder);
   std::unique_ptr<Journal> journal(new Journal(folder, note));
@@ -146,9 +146,15 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
          folder.string(), done, folder.string());
   }
   journal->run_ = run;
-  if (!journal->record_now({})) {
+  try {
+    RunRecord start;
+    start.run = run;
+    journal->write(start, -1);
+  } catch (const Error& failure) {
+    if (made) journal->complete();
+    else fs::remove(folder / kLock, error);
     if (unfinished_files_removed()) fail("journal={}: interrupted before it was begun", folder.string());
-    fail("journal={}: cannot be written; name another folder", folder.string());
+    fail("journal={}: cannot be written; name another folder: {}", folder.string(), failure.what());
   }
   return journal;
 }

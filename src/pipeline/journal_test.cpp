@@ -208,6 +208,19 @@ TEST(Journal, AFullDiskEndsNoRun) {
   EXPECT_FALSE(journal->record_now(after_step(3))) << "a frame is missing, so later places cannot be gone on from";
 }
 
+TEST(Journal, OneThatCannotBeBegunLeavesNothing) {
+  const TestFolder folder;
+  fs::create_directory(folder / "mine");
+  Notes notes;
+  const DiskLimit full(16);
+  for (const char* name : {"new", "mine"})
+    EXPECT_THAT(error_of([&] { Journal::begin(folder / name, identity(), notes.take); }),
+                AllOf(HasSubstr(name), HasSubstr("cannot be written; name another folder: ")));
+  EXPECT_FALSE(fs::exists(folder / "new"));
+  EXPECT_TRUE(fs::is_empty(folder / "mine"));
+  EXPECT_THAT(notes.lines, IsEmpty()) << "the run does not go on";
+}
+
 TEST(Journal, RecordsAreWrittenAgainWhenThereIsRoom) {
   const TestFolder folder;
   Notes notes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -88,10 +89,10 @@ class Run {
   static AutoPlan plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world);
 
   // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
-  // `named`: the folder that a user resumes.
-  void use_journal(const std::string& folder, const std::string& named, bool resumes,
+  // `named`: the folder that a user resumes. `required`: where none can be begun the run ends; else it does without.
+  void use_journal(const std::string& folder, const std::string& named, bool resumes, bool required = true,
                    std::function<void()> begun = {}) {
-    journal_ = {folder, named, resumes, std::move(begun)};
+    journal_ = {folder, named, resumes, required, std::move(begun)};
   }
 
   // Has what every rank computes in the first segment checked, on rank 0 against a run on one rank; with
@@ -130,7 +131,8 @@ class Run {
         : sink(std::move(opened)), dump(folder) {}
     std::unique_ptr<FrameSink> sink;
     Dump dump;
-    TensorView floats, bytes;  // of the dump: the frames
+    TensorView floats, bytes;      // of the dump: the frames
+    std::exception_ptr lost_dump;  // why it could not be written; null: it could
   };
   static void finish(Output& output, trace::Timing& timing);
   // Where this run is noted and where it goes on, on every rank.
@@ -220,7 +222,7 @@ class Run {
 
   struct JournalKeys {
     std::string folder, named;
-    bool resumes = false;
+    bool resumes = false, required = true;
     std::function<void()> begun{};
   };
   static JournalKeys journal_keys(const GenerateOptions& options);

@@ -109,9 +109,18 @@ void Run::begin_journal(comm::Communicator& world, const std::vector<int64_t>& s
   if (opened.folder.empty() || opened.resumes) return;
   fail_together(world, kJournal, [&] {
     if (world.rank() != 0) return;
-    opened.journal = Journal::begin(opened.folder, journal_identity(seeds), callbacks.note);
-    if (journal_.begun) journal_.begun();
+    try {
+      opened.journal = Journal::begin(opened.folder, journal_identity(seeds), callbacks.note);
+      if (journal_.begun) journal_.begun();
+    } catch (const Error& error) {
+      if (opened.journal) opened.journal->complete();
+      opened.journal.reset();
+      opened.folder.clear();
+      if (journal_.required) throw;
+      if (callbacks.note) callbacks.note(fmt::format("Note: this video is made without a journal: {}", error.what()));
+    }
   });
+  opened.folder = broadcast_text(world, 0, opened.folder, kJournal);
 }
 
 std::string Run::place_text(const RunRecord& record) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "attention/counters.h"
 #include "base/error.h"
@@ -474,13 +475,17 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   return results;
 }
 
-// When the output has every frame: the files get their names.
+// When the output has every frame: the files get their names. A dump that cannot be written costs no video.
 void Run::finish(Output& output, trace::Timing& timing) {
   if (output.sink == nullptr) return;
   const trace::Timing::Scope whole(timing, phases::kDecode), part(timing, phases::kDecodeFormatting);
-  output.dump.prepare();
+  try {
+    output.dump.prepare();
+  } catch (const Error&) {
+    output.lost_dump = std::current_exception();
+  }
   output.sink->finish();
-  output.dump.commit();
+  if (!output.lost_dump) output.dump.commit();
 }
 
 }  // namespace zoetrope::pipeline

@@ -32,6 +32,10 @@ constexpr const char* kRanks = "ranks";
 constexpr const char* kModel = "model";
 constexpr const char* kInputs = "inputs";
 constexpr const char* kAsked = "asked";
+constexpr const char* kDone = ".done";
+constexpr const char* kFiles = "files";
+constexpr const char* kSizes = "bytes";
+constexpr const char* kEncoding = "encoding";
 constexpr double kLongRun = 600;  // seconds
 
 // As they would be typed anywhere else.
@@ -49,6 +53,30 @@ std::map<std::string, std::string> settings_anywhere(GenerateOptions options) {
   for (const char* key : {"journal", "resume"}) settings.erase(key);
   if (options.keeps_what_fits) settings.erase("keep_weights");  // nobody set it
   return settings;
+}
+
+// What may change between the videos of a series that resumes.
+std::map<std::string, std::string> encoding(GenerateOptions options) {
+  std::map<std::string, std::string> settings;
+  for (const auto& [key, value] : describe_options(options).settings())
+    if (key == "fps" || key == "codec" || key == "crf") settings[key] = value;
+  return settings;
+}
+
+std::optional<int64_t> size_of(const fs::path& file) {
+  const std::optional<FileStamp> stamp = stamp_of(file);
+  return stamp ? std::optional(static_cast<int64_t>(stamp->bytes)) : std::nullopt;
+}
+
+std::string names_text(const fs::path& first, const fs::path& last) {
+  if (first == last) return first.string();
+  return fmt::format("{} to {}", first.string(), last.filename().string());
+}
+
+bool has_finished_videos(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::directory_iterator entries(folder, ignored);
+  return std::any_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().extension() == kDone; });
 }
 
 fs::path beside_output(const std::string& output) { return without_last_slash(output).string() + ".journal"; }
@@ -136,6 +164,7 @@ void load_resumed_settings(const fs::path& folder, OptionSet& set) {
   for (const std::string& key : settings.keys()) {
     if (!set.knows(key)) fail("{}: there is no key '{}' in this version", file.string(), key);
     if (key == kRanks ? comm::launched_by_mpi() : now != before && says_how_ranks_are_used(key)) continue;
+    if (key == "grid" && has_finished_videos(folder)) continue;
     if (!set.is_given(key)) set.set(key, settings.get<std::string>(key), file.string());
   }
 }
@@ -159,9 +188,8 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
                                               : options.journal),
       resumes_(!options.resume.empty()),
       is_open_(options.resume.empty() && options.journal.empty() && !is_stream(options.output)) {
-  if (resumes_ && runs > 1 && !options.grid.empty())
-    fail("grid={}: a series that is resumed does not have the frames of all videos; leave it out, as grid=",
-         options.grid);
+  if (resumes_ && runs > 1 && !options.grid.empty() && has_finished_videos(folder_))
+    fail("grid={}: a series that is resumed does not have the frames of finished videos; leave it out", options.grid);
   if (on()) read_model();
   if (resumes_) check_same_series();
   make_folder();
@@ -171,7 +199,7 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
 void SeriesJournal::read_model() { hashes_ = hashes_by_file(fingerprint(model_)); }
 
 // A run that is under way compares more. But a series may have been cut off between two.
-void SeriesJournal::check_same_series() const {
+void SeriesJournal::check_same_series() {
   if (Journal::is_in(folder_)) {
     if (runs_ == 1) return;
     fail("resume={}: holds one run, but {} are asked for; leave out num_videos, prompts or batch_size",
@@ -184,6 +212,7 @@ void SeriesJournal::check_same_series() const {
   OptionSet set = describe_options(kept);
   for (const std::string& key : settings.keys()) set.set(key, settings.get<std::string>(key), file.string());
   read_text_files(kept);
+  if (options_.grid.empty() && has_finished_videos(folder_)) lost_grid_ = kept.grid;
   // Older journals lack them.
   std::map<std::string, std::string> kept_files = root.has(kModel) ? texts(root.object(kModel)) : hashes_;
   std::map<std::string, std::string> files = hashes_;
@@ -226,10 +255,34 @@ bool SeriesJournal::is_between_runs(size_t index) const {
   return on() && runs_ > 1 && is_noted(folder_) && !Journal::is_in(folder(index));
 }
 
-fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + ".done"; }
+fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + kDone; }
 
-bool SeriesJournal::is_done(size_t index, const std::vector<fs::path>& files) const {
-  return on() && runs_ > 1 && is_there(done_file(index)) && std::ranges::all_of(files, is_there);
+std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>& files) const {
+  const fs::path done = done_file(index);
+  if (!on() || runs_ == 1 || !is_there(done)) return "";
+  const std::string text = read_file(done, SIZE_MAX, InputFile::Kind::kCache);
+  if (text.empty())  // of a version that noted no more
+    return std::ranges::all_of(files, is_there) ? names_text(files.front(), files.back()) : "";
+  const JsonObject root = JsonObject::parse(text, done.string());
+  const auto names = root.get<std::vector<std::string>>(kFiles);
+  const auto sizes = root.get<std::vector<int64_t>>(kSizes);
+  if (names.empty() || names.size() != sizes.size())
+    fail("{}: is damaged; remove it to make the video again", done.string());
+  bool are_there = true, have_moved = files.size() == names.size();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::optional<int64_t> size = size_of(names[i]);
+    if (size && *size != sizes[i])
+      fail("resume={}: {} has changed since it was made, from {} to {} bytes; move it away to make it again",
+           folder_.string(), names[i], sizes[i], *size);
+    are_there = are_there && size;
+    have_moved = have_moved && size_of(files[i]) == sizes[i];
+  }
+  if (!are_there && !have_moved) return "";
+  const std::map<std::string, std::string> now = encoding(chosen_);
+  std::string made = are_there ? names_text(names.front(), names.back()) : names_text(files.front(), files.back());
+  for (const auto& [key, value] : texts(root.object(kEncoding)))
+    if (now.at(key) != value) made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
+  return made;
 }
 
 void SeriesJournal::begin(const std::string& inputs) const {
@@ -243,8 +296,16 @@ void SeriesJournal::begin(const std::string& inputs) const {
   write_file(file, exact_json_text(root, 1));
 }
 
-void SeriesJournal::note_done(size_t index) const {
-  if (on() && runs_ > 1) write_file(done_file(index), "");
+void SeriesJournal::note_made(size_t index, const std::vector<fs::path>& files) const {
+  if (!on() || runs_ == 1) return;
+  std::vector<std::string> names;
+  std::vector<int64_t> sizes;
+  for (const fs::path& file : files) {
+    names.push_back(fs::absolute(file).string());
+    sizes.push_back(size_of(file).value_or(0));
+  }
+  const nlohmann::json root{{kFiles, names}, {kSizes, sizes}, {kEncoding, encoding(chosen_)}};
+  write_file(done_file(index), exact_json_text(root, 1));
 }
 
 void SeriesJournal::complete() const {

@@ -46,21 +46,26 @@ class SeriesJournal {
 
   bool on() const { return !folder_.empty(); }
   std::string folder() const { return folder_.string(); }  // that resume= names
-  // Of run `index`: where it is noted, whether it has begun, and whether it is complete with its files there.
+  // Of run `index`: where it is noted, and whether it has begun.
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
   bool is_between_runs(size_t index) const;  // some are noted, this one is not
-  bool is_done(size_t index, const std::vector<std::filesystem::path>& files) const;
+  // Its files, with the keys of their encoding that are others now; empty where it is not complete, or where a file is
+  // gone. They may have been moved to the names `files`. Throws Error where one has changed.
+  std::string made_before(size_t index, const std::vector<std::filesystem::path>& files) const;
+
+  // That a resumed series was to write, but cannot, as it lacks the frames of finished videos; empty: it can, or none.
+  const std::string& lost_grid() const { return lost_grid_; }
 
   // When the first new run has begun: writes the settings. `inputs`: Run::inputs_fingerprint().
   void begin(const std::string& inputs) const;
-  void note_done(size_t index) const;
+  void note_made(size_t index, const std::vector<std::filesystem::path>& files) const;
   // When all are: removes the folder.
   void complete() const;
 
  private:
   void read_model();
-  void check_same_series() const;
+  void check_same_series();
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
 
@@ -71,6 +76,7 @@ class SeriesJournal {
   const int ranks_;
   std::filesystem::path folder_;
   const bool resumes_, is_open_;
+  std::string lost_grid_;
   std::unique_ptr<MadeFolder> made_;  // of several
 };
 

@@ -195,8 +195,83 @@ def a_series_goes_on_with_the_video_that_was_cut_off(cwd):
     for number in range(3):
         assert frames(cwd, f"clip_{number:03}") == frames(cwd, f"whole_{number:03}"), number
     assert not (pathlib.Path(cwd) / "j").exists()
-    killed(cwd, "output=more/", *keys, wait_for="Video 2 of 3")
-    refused(cwd, resume(cwd, "grid=all.png"), "grid=all.png", left=files_in(cwd))
+
+
+@test
+def a_series_makes_its_grid_if_it_has_all_frames(cwd):
+    keys = ["num_videos=2", "output=clip.gif", "grid=all.gif", *LONG]
+    killed(cwd, *keys)  # in the first video: no frame is lost
+    result = resume(cwd)
+    assert result.returncode == 0 and "all.gif, which shows all 2" in result.stdout, result.stderr
+    (pathlib.Path(cwd) / "all.gif").unlink()
+    killed(cwd, *keys, wait_for="Video 2 of 2")
+    refused(cwd, resume(cwd, "grid=all.gif"), "grid=all.gif", "leave it out", left=files_in(cwd))
+    result = resume(cwd)
+    assert result.returncode == 0 and "all.gif is not written: some of the videos" in result.stderr, result.stderr
+    assert "all.gif" not in files_in(cwd) and not (pathlib.Path(cwd) / "j").exists()
+
+
+@test
+def a_finished_video_is_the_file_that_was_made(cwd):
+    folder = pathlib.Path(cwd)
+    first = folder / "clip_000.gif"
+    keys = ["num_videos=2", "output=clip.gif", "fps=8", *LONG]
+    killed(cwd, *keys, wait_for="Video 2 of 2")
+    made = first.read_bytes()
+    first.write_bytes(b"another video")
+    refused(cwd, resume(cwd), "clip_000.gif has changed since it was made", "to 13 bytes", left=files_in(cwd))
+    assert first.read_bytes() == b"another video" and (folder / "j" / "000.done").exists()
+    first.unlink()
+    (folder / "moved").mkdir()
+    (folder / "moved" / first.name).write_bytes(made)
+    with Paused(cwd, [harness.PROGRAM, "generate", "resume=j", "output=moved/clip.gif", "fps=12"]) as paused:
+        paused.until("Made before: video 1 of 2, moved/clip_000.gif, with fps=8\n")
+        paused.send(signal.SIGKILL)
+        paused.release()
+    assert (folder / "moved" / first.name).read_bytes() == made
+    result = resume(cwd)  # it is where the run did not leave it
+    assert result.returncode == 0 and "Made before" not in result.stderr and result.stdout.count("Wrote") == 2, result.stderr
+    assert first.read_bytes() == made
+
+
+@test
+def a_series_goes_on_where_a_journal_cannot_be_written(cwd):
+    keys = ["num_videos=2", "output=clip.gif", *LONG]
+    with Paused(cwd, command("journal=j", *keys)) as paused:
+        paused.until("Denoise: step 20 of")
+        (pathlib.Path(cwd) / "j" / "001").write_text("in the way")
+        result = paused.release()
+    assert result.returncode == 0 and result.stdout.count("Wrote") == 2, result.stderr
+    assert "Note: this video is made without a journal: journal=j/001" in result.stderr, result.stderr
+
+
+@test
+def what_fails_behind_the_last_frame_costs_no_video(cwd):
+    """A dump or grid that is too large, and a standard output that is full."""
+    def limited(size, *arguments):
+        return run(["prlimit", f"--fsize={size}", *command("output=clip.gif", *arguments)], cwd)
+
+    folder = pathlib.Path(cwd)
+    alone = generate(cwd, "output=clip.gif")
+    assert alone.returncode == 0, alone.stderr
+    whole = (folder / "clip.gif").read_bytes()
+    (folder / "clip.gif").unlink()
+    limit = 2 * len(whole)  # a grid of four is larger, and so is a dump
+    result = limited(limit, "dump=d")
+    refused(cwd, result, "run.safetensors", left=["clip.gif"])
+    assert (folder / "clip.gif").read_bytes() == whole and "Wrote clip.gif" in result.stdout, result.stdout
+    result = limited(2**16, "dump=d", "journal=j", "num_videos=2", "num_inference_steps=50")
+    refused(cwd, result, "video 1 of 2", "run.safetensors", left=["clip.gif", "clip_000.gif", "j"])
+    result = resume(cwd, "dump=")
+    assert result.returncode == 0 and "Made before: video 1 of 2" in result.stderr, result.stderr
+    result = limited(limit, "grid=g.gif", "num_videos=4")
+    refused(cwd, result, "g.gif", left=["clip.gif", *(f"clip_{i:03}.gif" for i in range(4))])
+    assert result.stdout.count("Wrote ") == 4, result.stdout
+    for file in folder.glob("clip*"):
+        file.unlink()
+    result = run(["sh", "-c", '"$@" > /dev/full', "sh", *command("output=clip.gif", "num_videos=2")], cwd)
+    refused(cwd, result, "standard output: cannot be written", left=["clip_000.gif", "clip_001.gif"])
+    assert files_in(cwd) == ["clip_000.gif", "clip_001.gif"]
 
 
 @test
