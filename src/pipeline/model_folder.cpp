@@ -261,31 +261,36 @@ struct NamedTokenizer {
   text::Tokenizer tokenizer;
 };
 
+// That of config_folder(), which serves models of random weights.
+text::Tokenizer stand_in() { return text::Tokenizer::load(config_folder() / "tokenizer"); }
+
 // Of another T5's tokenizer the ids are other words, and no id would be out of range. umT5's have 256000 (spiece.model)
 // to 256384 ids for 256384 rows, T5 v1.1's and Flux's 32100: anything between tells them apart.
-void require_vocabulary(const fs::path& path, const text::Tokenizer& tokenizer, int64_t rows) {
-  constexpr double kLeast = 0.9;
-  if (static_cast<double>(tokenizer.vocab_size()) >= kLeast * static_cast<double>(rows)) return;
+void require_vocabulary(const std::string& what, const text::Tokenizer& tokenizer, int64_t rows) {
+  if (2 * tokenizer.vocab_size() >= rows) return;
+  // A synthesized model has a copy.
+  if (find_config_folder() && tokenizer.vocab_size() == stand_in().vocab_size()) return;
   fail(
-      "tokenizer={}: has {} ids, but the text encoder's embedding {} rows, so it is of another model; name "
-      "tokenizer.json or spiece.model of google/umt5-xxl",
-      path.string(), tokenizer.vocab_size(), rows);
+      "{}: has {} ids, but the text encoder's embedding {} rows, so it is of another model; name tokenizer.json or "
+      "spiece.model of google/umt5-xxl as tokenizer=FILE",
+      what, tokenizer.vocab_size(), rows);
 }
 
 // The one that is named, of the folder, or within the text encoder's file.
 NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights& text_encoder, int64_t vocab_size) {
+  const auto of_text_encoder = [&](const fs::path& path, text::Tokenizer tokenizer,
+                                   const char* key = "") -> NamedTokenizer {
+    require_vocabulary(key + path.string(), tokenizer, vocab_size);
+    return {path, std::move(tokenizer)};
+  };
   const auto named = source.files.find("tokenizer");
-  if (named != source.files.end()) {
-    text::Tokenizer tokenizer = load_tokenizer(named->second);
-    require_vocabulary(named->second, tokenizer, vocab_size);
-    return {named->second, std::move(tokenizer)};
-  }
+  if (named != source.files.end()) return of_text_encoder(named->second, load_tokenizer(named->second), "tokenizer=");
   const fs::path folder = source.folder / "tokenizer";
-  if (fs::is_directory(folder)) return {folder, text::Tokenizer::load(folder)};
-  if (source.seed) return {config_folder() / "tokenizer", text::Tokenizer::load(config_folder() / "tokenizer")};
+  if (fs::is_directory(folder)) return of_text_encoder(folder, text::Tokenizer::load(folder));
+  if (source.seed) return {config_folder() / "tokenizer", stand_in()};
   if (const io::Checkpoint* checkpoint = text_encoder.checkpoint()) {
     for (const auto& file : checkpoint->files())
-      if (auto tokenizer = tokenizer_in(*file)) return {file->path(), std::move(*tokenizer)};
+      if (auto tokenizer = tokenizer_in(*file)) return of_text_encoder(file->path(), std::move(*tokenizer));
   }
   fail(
       "{}: holds no tokenizer, and neither does the text encoder's file; get tokenizer.json or spiece.model of "

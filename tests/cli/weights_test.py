@@ -578,6 +578,12 @@ def a_tokenizer_of_another_model_is_refused(cwd):
     result = generate(cwd, f"tokenizer={spiece}", "output=a.gif")
     for words in (f"tokenizer={spiece} ", "has 340 ids, but the text encoder's embedding 1024 rows", "google/umt5-xxl"):
         assert words in harness.sentence(result), result.stderr
+    model = harness.copy_model(cwd)
+    shutil.rmtree(model / "tokenizer")
+    shutil.copytree(spiece.parent, model / "tokenizer")
+    result = generate(cwd, "output=a.gif", model=model)
+    for words in (f"{model}/tokenizer: has 344 ids", "1024 rows", "tokenizer=FILE"):
+        assert words in harness.sentence(result), result.stderr
 
 
 if __name__ == "__main__":
