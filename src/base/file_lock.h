@@ -11,7 +11,7 @@ namespace zoetrope {
 class FileLock {
  public:
   // Makes the file, which its owner alone may read, where there is none. Throws Error that begins with `what`
-  // ("journal DIR") and ends with `taken` where another process holds it.
+  // ("journal DIR"); where another process holds it, `taken` follows, and which one that is, if the file says so.
   FileLock(const std::filesystem::path& file, std::string_view what, std::string_view taken);
 
  private:

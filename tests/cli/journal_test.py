@@ -7,6 +7,7 @@
 import pathlib
 import shutil
 import signal
+import socket
 import sys
 
 sys.dont_write_bytecode = True
@@ -122,6 +123,7 @@ def a_second_run_needs_a_folder_of_its_own(cwd):
         paused.until("Goes on after step")
         second = resume(cwd)
         assert second.returncode not in (0, None) and "another process is using it" in sentence(second), second.stderr
+        assert f"(process {paused.process.pid} on {socket.gethostname()})" in sentence(second), second.stderr
         assert paused.release().returncode == 0
 
 
