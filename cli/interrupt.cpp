@@ -33,10 +33,18 @@ int64_t now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// `timeout` and some supervisors send a signal to the process and to its group, so that it comes twice.
+// `timeout` and some supervisors send a signal to the process and to its group, so that it comes twice. The kernel
+// repeats SIGXCPU with each second of computing.
 bool is_copy(int number) {
   constexpr int64_t kSoon = 500'000'000;
-  return number == first && now() - first_at < kSoon;
+  return number == first && (number == SIGXCPU || now() - first_at < kSoon);
+}
+
+// By the signal's default action, once its handler has returned.
+void end_by(int number) {
+  remove_unfinished_files();
+  std::signal(number, SIG_DFL);
+  std::raise(number);
 }
 
 // mpirun forwards Ctrl-C as SIGTERM and kills a second later, possibly before the next safe point: so unfinished files
@@ -49,9 +57,7 @@ void on_signal(int number) {
   const bool counts = again && !is_copy(number);
   remove_unfinished_files();
   errno = error;
-  if (!counts && safe_points && number != SIGPIPE) return;
-  std::signal(number, SIG_DFL);
-  std::raise(number);
+  if (counts || !safe_points || number == SIGPIPE) end_by(number);
 }
 
 std::atomic_flag page_lost = ATOMIC_FLAG_INIT;
@@ -62,12 +68,8 @@ void on_lost_page(int number, siginfo_t* info, void*) {
   const char* const name = name_of_file_mapped_at(info->si_addr);
   if (name != nullptr && page_lost.test_and_set())
     for (;;) ::pause();
+  if (name == nullptr) return end_by(number);
   remove_unfinished_files();
-  if (name == nullptr) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-    return;
-  }
   const auto part = [](const char* text) { return iovec{const_cast<char*>(text), std::strlen(text)}; };
   const iovec sentence[] = {
       part("zoetrope: "), part(name),
@@ -79,11 +81,16 @@ void on_lost_page(int number, siginfo_t* info, void*) {
 }  // namespace
 
 void catch_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
-    struct sigaction before {};
-    if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
-    std::signal(number, on_signal);
-  }
+  const auto action = [](int number) {
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    return now.sa_handler;
+  };
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU})
+    if (action(number) != SIG_IGN) std::signal(number, on_signal);
+  // Those that a sanitizer reports are left to it.
+  for (const int number : {SIGABRT, SIGFPE, SIGILL, SIGSEGV})
+    if (action(number) == SIG_DFL) std::signal(number, end_by);
   std::signal(SIGXFSZ, SIG_IGN);
   struct sigaction lost_page {};
   lost_page.sa_sigaction = on_lost_page;

@@ -1,6 +1,7 @@
-// Signals that end a run. All remove unfinished files. INT, TERM, HUP and QUIT then end the process; for commands that
-// call stop_at_safe_points(), the first of them, also where it comes twice within half a second, only stops the run at
-// its next safe point.
+// Signals that end a run, crashes too. All remove unfinished files. INT, TERM, HUP, QUIT, and what batch systems send
+// before a job's time is over (USR1, USR2, ALRM, XCPU), then end the process; for commands that call
+// stop_at_safe_points(), the first of them, also where it comes twice within half a second, only stops the run at its
+// next safe point.
 #pragma once
 
 namespace zoetrope::cli {

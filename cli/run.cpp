@@ -119,6 +119,12 @@ class LostRanks {
   std::set<int> named_by_mpirun_, named_by_ranks_;
 };
 
+// mpirun passes USR1 and USR2 on to its ranks, which stop at their next safe point. By TERM it ends them in a second.
+int signal_for_mpirun() {
+  const int number = interrupting_signal();
+  return number == SIGUSR1 || number == SIGUSR2 ? number : SIGTERM;
+}
+
 // A running mpirun, whose standard error is read here and passed on.
 struct Ended {
   int code = 0;
@@ -147,7 +153,7 @@ Ended run_job(std::vector<std::string> words, const fs::path& journal) {
   std::string line;
   bool forwarded = false, was_noted = false;
   for (char text[4096];;) {
-    if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, SIGTERM);  // it ends its ranks
+    if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, signal_for_mpirun());
     was_noted = was_noted || pipeline::is_noted(journal);
     constexpr int kWait = 200;  // milliseconds
     pollfd ready{reader.value(), POLLIN, 0};

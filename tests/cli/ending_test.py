@@ -141,11 +141,38 @@ def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
 
 
 @test
-def hang_up_and_quit_end_a_run_as_ctrl_c_does(cwd):
-    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+def other_signals_end_a_run_as_ctrl_c_does(cwd):
+    """Batch systems send some of them before a job's time is over."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU):
         result = interrupt(cwd, "Denoise: step 1 of", "output=clip.mp4", "ranks=2", *MANY_STEPS, signals=(number,))
         assert result.returncode == 128 + number, (number, result.returncode)
         refused(cwd, result, "interrupted")
+
+
+@test
+def a_run_past_its_limit_of_computing_stops(cwd):
+    """The kernel sends SIGXCPU again with every further second, in which the run is to come to its next safe point."""
+    with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as paused:
+        paused.until("Denoise: step 1 of")
+        paused.until_still()
+        paused.send(signal.SIGXCPU)
+        time.sleep(0.6)  # longer than what makes two of another signal one
+        paused.send(signal.SIGXCPU)
+        result = paused.release()
+    assert result.returncode == 128 + signal.SIGXCPU, result.returncode
+    refused(cwd, result, "interrupted")
+
+
+@test
+def crashes_leave_nothing(cwd):
+    numbers = [signal.SIGABRT, signal.SIGILL]
+    if not {"ASAN_OPTIONS", "TSAN_OPTIONS"} & set(os.environ):  # which report these
+        numbers += [signal.SIGSEGV, signal.SIGFPE]
+    for output in ("clip.mp4", "frames/"):
+        for number in numbers:
+            result = interrupt(cwd, "Denoise: step 1 of", f"output={output}", "dump=tensors", *MANY_STEPS, signals=(number,))
+            assert result.returncode == -number, (number, result.returncode, result.stderr)
+            assert not files_in(cwd), (number, files_in(cwd))
 
 
 @test
@@ -188,7 +215,7 @@ def a_file_that_may_not_grow_is_an_error_of_the_write(cwd):
 @test
 def interruptions_at_any_moment_leave_nothing(cwd):
     """A run that is over before the signal comes has its clip; none has anything half-written."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR1, signal.SIGXCPU)
     for i, number in enumerate(2 * numbers):
         process = subprocess.Popen([harness.PROGRAM, "generate", harness.MODEL, *SMALL, *MANY_STEPS,
                                     f"output={('clip.mp4', 'frames/')[i % 2]}", f"ranks={1 + i % 3}", "dump=tensors"],

@@ -87,6 +87,18 @@ def mpi_signals_to_mpirun_leave_nothing(cwd):
 
 
 @test
+def mpi_signals_that_mpirun_passes_on_stop_a_run(cwd):
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        with PausedMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as paused:
+            paused.until("Denoise: step 1 of")
+            paused.send(number)
+            until(lambda: not files_in(cwd), f"no rank has removed the unfinished file after {number.name}")
+            result = paused.release()
+        assert result.returncode == 128 + number, (result.returncode, result.stderr)
+        refused(cwd, result, "interrupted")
+
+
+@test
 def mpi_ranks_agree_on_the_seed_that_is_drawn(cwd):
     common = ["ranks=2", "threads=1", "attention=ulysses", "data_parallelism=1"]
     drawn = run(mpirun((2, ["output=a.gif", "dump=mpi", "seed=-1", *common])), cwd, env=MPI_ENV)

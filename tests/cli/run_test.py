@@ -129,6 +129,25 @@ exit 137
 
 
 @test
+def signals_of_batch_systems_stop_a_job(cwd):
+    """At its next safe point, so that the ranks end themselves."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(words("ranks=2", *LONG), cwd=cwd, stderr=said, stdout=subprocess.DEVNULL,
+                                       env={**os.environ, **MPI_ENV})
+            try:
+                until(lambda: process.poll() is not None or record_of(pathlib.Path(cwd) / "clip.journal"), "the job does not begin")
+                process.send_signal(number)
+                process.wait(timeout=harness.PATIENCE)
+            finally:
+                process.kill()
+            text = text_of(said)
+        assert process.returncode == 128 + number, (process.returncode, text)
+        assert "interrupted" in text and "resume=clip.journal goes on" in text, text
+        shutil.rmtree(pathlib.Path(cwd) / "clip.journal")
+
+
+@test
 def a_series_goes_on(cwd):
     result = losing(cwd, 2, [1], "num_videos=2", "num_inference_steps=500", journal="clip.journal/000")
     assert result.returncode == 0, result.stderr
