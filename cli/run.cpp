@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -30,8 +31,6 @@
 #include "pipeline/journal.h"
 #include "pipeline/run_settings.h"
 #include "pipeline/series_journal.h"
-
-extern char** environ;
 
 namespace zoetrope::cli {
 namespace {
@@ -119,6 +118,43 @@ class LostRanks {
   std::set<int> named_by_mpirun_, named_by_ranks_;
 };
 
+std::array<int, 2> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("run: no pipe can be made: {}", system_message(errno));
+  return ends;
+}
+
+// mpirun, which ends its ranks when this process ends, also by kill -9.
+pid_t start_mpirun(std::vector<std::string> words, int error_output) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const auto [failed, fails] = make_pipe();
+  const Descriptor reader(failed);
+  pid_t job = 0;
+  {
+    const Descriptor writer(fails);
+    const pid_t launcher = ::getpid();
+    job = ::fork();
+    if (job < 0) fail("run: {} cannot be started: {}", words[0], system_message(errno));
+    if (job == 0) {
+      std::signal(SIGTERM, SIG_DFL);  // not to be caught before mpirun is there
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (::getppid() != launcher) ::_exit(EXIT_FAILURE);
+      if (::dup2(error_output, STDERR_FILENO) >= 0) ::execvp(arguments[0], arguments.data());
+      const int code = errno;
+      static_cast<void>(!::write(writer.value(), &code, sizeof code));
+      ::_exit(EXIT_FAILURE);
+    }
+  }
+  int code = 0;  // stays where mpirun was started, which closes the pipe
+  while (::read(reader.value(), &code, sizeof code) < 0 && errno == EINTR) {
+  }
+  if (code == 0) return job;
+  ::waitpid(job, nullptr, 0);
+  fail("run: {} cannot be started: {}; install Open MPI", words[0], system_message(code));
+}
+
 // mpirun passes USR1 and USR2 on to its ranks, which stop at their next safe point. By TERM it ends them in a second.
 int signal_for_mpirun() {
   const int number = interrupting_signal();
@@ -132,22 +168,13 @@ struct Ended {
   bool was_noted = false;  // at some time
 };
 
-Ended run_job(std::vector<std::string> words, const fs::path& journal) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail("run: no pipe can be made: {}", system_message(errno));
-  const Descriptor reader(ends[0]);
+Ended run_job(const std::vector<std::string>& words, const fs::path& journal) {
+  const auto [from, to] = make_pipe();
+  const Descriptor reader(from);
   pid_t job = 0;
   {
-    const Descriptor writer(ends[1]);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, writer.value(), STDERR_FILENO);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const int code = ::posix_spawnp(&job, arguments[0], &actions, nullptr, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (code != 0) fail("run: {} cannot be started: {}; install Open MPI", words[0], system_message(code));
+    const Descriptor writer(to);
+    job = start_mpirun(words, writer.value());
   }
   LostRanks lost;
   std::string line;

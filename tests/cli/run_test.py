@@ -129,6 +129,31 @@ exit 137
 
 
 @test
+def a_job_ends_with_its_launcher(cwd):
+    """Also where that is killed."""
+    journal = pathlib.Path(cwd) / "clip.journal"
+    process = subprocess.Popen(words("ranks=2", *LONG), cwd=cwd, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               env={**os.environ, **MPI_ENV})
+    try:
+        until(lambda: process.poll() is not None or (len(ranks_of(process)) == 2 and record_of(journal)), "the job does not begin")
+        ranks = ranks_of(process).values()
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not any(runs(rank) for rank in ranks), "ranks outlive their launcher")
+    result = run([harness.PROGRAM, "run", "ranks=2", "mpirun_arguments=--oversubscribe", "resume=clip.journal"], cwd, env=MPI_ENV)
+    assert result.returncode == 0 and "Goes on after step" in result.stderr, result.stderr
+    assert len(files_in(pathlib.Path(cwd) / "clip")) == 5, files_in(cwd)
+
+
+def runs(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes() != b""  # empty where nobody has waited for its end
+    except OSError:
+        return False
+
+
+@test
 def signals_of_batch_systems_stop_a_job(cwd):
     """At its next safe point, so that the ranks end themselves."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
