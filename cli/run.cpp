@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <regex>
@@ -164,8 +165,10 @@ int signal_for_mpirun() {
 // A running mpirun, whose standard error is read here and passed on.
 struct Ended {
   int code = 0;
+  std::string how;
   std::set<int> lost;
-  bool was_noted = false;  // at some time
+  bool gave_reason = false, named_resume = false;  // the ranks
+  bool was_noted = false;                          // at some time
 };
 
 Ended run_job(const std::vector<std::string>& words, const fs::path& journal) {
@@ -177,11 +180,12 @@ Ended run_job(const std::vector<std::string>& words, const fs::path& journal) {
     job = start_mpirun(words, writer.value());
   }
   LostRanks lost;
-  std::string line;
-  bool forwarded = false, was_noted = false;
+  Ended ended;
+  std::string lines;
+  bool forwarded = false;
   for (char text[4096];;) {
     if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, signal_for_mpirun());
-    was_noted = was_noted || pipeline::is_noted(journal);
+    ended.was_noted = ended.was_noted || pipeline::is_noted(journal);
     constexpr int kWait = 200;  // milliseconds
     pollfd ready{reader.value(), POLLIN, 0};
     if (::poll(&ready, 1, kWait) <= 0) continue;
@@ -190,14 +194,23 @@ Ended run_job(const std::vector<std::string>& words, const fs::path& journal) {
     if (count <= 0) break;
     const std::string_view part(text, static_cast<size_t>(count));
     print_error("{}", part);
-    line += part;
-    for (size_t end; (end = line.find('\n')) != std::string::npos; line.erase(0, end + 1))
-      lost.look(line.substr(0, end));
+    lines += part;
+    for (size_t end; (end = lines.find('\n')) != std::string::npos; lines.erase(0, end + 1)) {
+      const std::string line = lines.substr(0, end);
+      lost.look(line);
+      ended.gave_reason = ended.gave_reason || line.find("zoetrope: ") != std::string::npos;
+      ended.named_resume = ended.named_resume || line.find("resume=") != std::string::npos;
+    }
   }
   int status = 0;
   while (::waitpid(job, &status, 0) < 0 && errno == EINTR) {
   }
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), lost.ranks(), was_noted};
+  const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  ended.code = number > 0 ? 128 + number : WEXITSTATUS(status);
+  ended.how = number > 0 ? fmt::format("was ended by signal {} ({})", number, ::strsignal(number))
+                         : fmt::format("ended with code {}", ended.code);
+  ended.lost = lost.ranks();
+  return ended;
 }
 
 // mpirun fills one host after another.
@@ -262,9 +275,14 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   stop_at_safe_points();
   for (int64_t restart = 0;; ++restart) {
     const Ended ended = run_job(job_words(launch, ranks, hosts, words), journal);
-    if (ended.code == 0 || ended.lost.empty() || interrupted()) return ended.code;
+    if (ended.code == 0) return 0;
     const bool begun = pipeline::is_noted(journal);
     if (ended.was_noted && !begun) return ended.code;  // the videos are complete
+    if (ended.lost.empty() || interrupted()) {
+      if (!ended.gave_reason) fail("run: mpirun {}; {}", ended.how, how_to_go_on(journal, begun));
+      if (begun && !ended.named_resume) print_error("{}\n", pipeline::resume_note(journal.string()));
+      return ended.code;
+    }
     ranks -= static_cast<int64_t>(ended.lost.size());
     const std::string lost =
         fmt::format("{} {}", ended.lost.size() == 1 ? "rank" : "ranks", fmt::join(ended.lost, ", "));

@@ -107,25 +107,53 @@ def the_last_rank_leaves_its_journal(cwd):
     assert (pathlib.Path(cwd) / "clip.journal" / "state.safetensors").exists()
 
 
+def run_with_mpirun(cwd, script, *arguments):
+    """With a shell script for mpirun."""
+    fake = pathlib.Path(cwd) / "bin" / "mpirun"
+    fake.parent.mkdir(exist_ok=True)
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    return run(words(*arguments), cwd, env={**MPI_ENV, "PATH": f"{fake.parent}:{os.environ['PATH']}"})
+
+
 @test
 def ranks_that_mpirun_ended_are_not_lost(cwd):
     # An mpirun that loses rank 2 and ends rank 0 before rank 1; the second time all goes well.
-    fake = pathlib.Path(cwd) / "bin" / "mpirun"
-    fake.parent.mkdir()
-    fake.write_text("""#!/bin/sh
+    result = run_with_mpirun(cwd, """
 [ "$2" = 2 ] && echo "$@" > words && exit 0
 echo "zoetrope: rank 0 on node1 is dead: its process has ended; so are ranks 2" >&2
 echo "mpirun noticed that process rank 2 with PID 0 on node node1 exited on signal 9 (Killed)." >&2
-exit 137
-""")
-    fake.chmod(0o755)
-    result = run(words("ranks=3", "output=clip/", "context_parallelism=3"), cwd,
-                 env={**MPI_ENV, "PATH": f"{fake.parent}:{os.environ['PATH']}"})
+exit 137""", "ranks=3", "output=clip/", "context_parallelism=3")
     lost = "Lost rank 2: begins again on 2 ranks, without context_parallelism\n"
     assert result.returncode == 0 and lost in result.stderr, result.stderr
     # What said how three share the work is taken back.
     again = (pathlib.Path(cwd) / "words").read_text().split()
     assert again.index("context_parallelism=3") < again.index("context_parallelism=default"), again
+
+
+@test
+def an_mpirun_that_ends_without_a_word_is_explained(cwd):
+    noted = "mkdir -p clip.journal && touch clip.journal/settings.json && "
+    killed, failed, goes_on = "mpirun was ended by signal 9 (Killed); ", "mpirun ended with code 3; ", "resume=clip.journal goes on"
+    for script, said in (("kill -9 $$", killed + "nothing was written"), ("exit 3", failed + "nothing was written"),
+                         (noted + "kill -9 $$", killed + goes_on), (noted + "exit 3", failed + goes_on)):
+        result = run_with_mpirun(cwd, script, "output=clip/")
+        refused(cwd, result, said, left=["bin", "clip.journal"])
+        shutil.rmtree(pathlib.Path(cwd) / "clip.journal", ignore_errors=True)
+
+
+@test
+def what_ranks_say_is_not_said_again(cwd):
+    error, note = "echo zoetrope: too hot >&2", "resume=clip.journal goes on"
+    result = run_with_mpirun(cwd, f"{error}; exit 3", "output=clip/")
+    assert result.returncode == 3 and result.stderr == "zoetrope: too hot\n", result.stderr
+    # How to go on they may not have said.
+    noted = f"mkdir -p clip.journal; touch clip.journal/settings.json; {error}"
+    for script in (noted, f"{noted}; echo {note} >&2"):
+        result = run_with_mpirun(cwd, f"{script}; exit 3", "output=clip/")
+        assert result.returncode == 3 and result.stderr.count(note) == 1, result.stderr
+        assert sentence(result) == "zoetrope: too hot", result.stderr
+        shutil.rmtree(pathlib.Path(cwd) / "clip.journal")
 
 
 @test
