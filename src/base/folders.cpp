@@ -15,13 +15,14 @@ namespace fs = std::filesystem;
 
 MadeFolder::MadeFolder(fs::path path) {
   std::error_code error;
+  // On the list before it is there, so that no signal comes between.
+  if (!fs::exists(path, error)) unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
   const bool made = fs::create_directory(path, error);
   if (error || !fs::is_directory(path)) {
     fail("{}: this folder cannot be made: {}", path.string(), error ? error.message() : "a file has its name");
   }
-  if (!made) return;
-  unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
-  made_ = std::move(path);
+  if (made) made_ = std::move(path);
+  else unfinished_.forget();
 }
 
 // A folder that is not empty stays, also when a signal ends the program.
