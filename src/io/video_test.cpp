@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
 #include <cmath>
@@ -293,6 +294,51 @@ TEST(FrameWriterDeathTest, AnInterruptedWriterSaysSo) {
     };
     EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "") << name;
   }
+}
+
+// Bytes that depend on memory that nobody set, on random numbers or on the number of processors differ between two
+// processes.
+TEST(FrameWriterDeathTest, EqualFramesGiveEqualBytes) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  constexpr int kWidth = 64, kHeight = 192, kFrames = 13;
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"a.mp4", ""}, {"b.mp4", "h265"}, {"c.mov", ""}, {"d.webm", ""}, {"e.webp", ""}, {"f.gif", ""}, {"g.png", ""}};
+  const TestFolder own;
+  ::setenv("ZOETROPE_TEST_FOLDER", own.path().c_str(), 0);  // a child, which starts anew, has its parent's
+  const std::filesystem::path folder = std::getenv("ZOETROPE_TEST_FOLDER");
+  for (const char* fill : {"1", "85", "170"}) {
+    ::setenv("MALLOC_PERTURB_", fill, 1);  // what glibc fills new memory with
+    const auto scenario = [&] {
+      cpu_set_t processors;
+      ::sched_getaffinity(0, sizeof processors, &processors);
+      const std::string name = std::getenv("MALLOC_PERTURB_");
+      for (int i = 0; name == "1" && CPU_COUNT(&processors) > 1; ++i) CPU_CLR(i, &processors);
+      ::sched_setaffinity(0, sizeof processors, &processors);
+      for (const auto& [file, codec] : files) {
+        VideoFormat format = format_of(kWidth, kHeight);
+        format.codec = codec;
+        format.frames = kFrames;
+        format.metadata = {{"prompt", "a cat"}};
+        std::filesystem::create_directories(folder / name);
+        const auto writer = FrameWriter::open(folder / name / file, format);
+        std::minstd_rand random(1);
+        for (int i = 0; i < kFrames; ++i) {
+          std::vector<uint8_t> frame = frame_of(kWidth, kHeight, i % 6);
+          for (uint8_t& value : frame) value = static_cast<uint8_t>(value + random() / 1024 % 16);
+          writer->add_frame(frame.data());
+        }
+        writer->finish();
+      }
+      std::_Exit(0);
+    };
+    EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "");
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "1")) {
+      const std::filesystem::path file = entry.path().filename();
+      EXPECT_EQ(file_bytes(entry.path()) == file_bytes(folder / fill / file), true) << file << " with " << fill;
+    }
+  }
+  ::unsetenv("MALLOC_PERTURB_");
+  ::unsetenv("ZOETROPE_TEST_FOLDER");
 }
 
 }  // namespace

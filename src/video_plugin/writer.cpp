@@ -50,6 +50,7 @@ void Writer::close() {
 void Writer::open_container(const char* file, const VideoPluginFormat& format) {
   const std::string url = "file:" + std::string(file);
   check(avformat_alloc_output_context2(&container_, nullptr, format.container, url.c_str()), "make the container");
+  container_->flags |= AVFMT_FLAG_BITEXACT;  // no random identifiers, no versions of FFmpeg
   check(avio_open(&container_->pb, url.c_str(), AVIO_FLAG_WRITE), "be written");
 }
 
