@@ -108,6 +108,11 @@ std::vector<std::filesystem::path> later_files(const std::filesystem::path& outp
   return {};
 }
 
+int64_t encoder_bytes(const std::filesystem::path& output, const VideoFormat& format) {
+  const std::string extension = extension_of(output);
+  return is_folder(output) || !ffmpeg_writes(extension) ? 0 : ffmpeg_bytes(output, extension, format);
+}
+
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
   check_video_format(output, format);
   const std::string extension = extension_of(output);

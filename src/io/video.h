@@ -31,6 +31,10 @@ std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& ou
 // Pictures of an older, longer clip, which are removed when one of so many frames is complete.
 std::vector<std::filesystem::path> later_files(const std::filesystem::path& output, int64_t frames);
 
+// What writing such a clip of format.frames holds at most, besides the frames of a .gif; 0 where that is next to
+// nothing.
+int64_t encoder_bytes(const std::filesystem::path& output, const VideoFormat& format);
+
 // A sink that writes a file or a folder; zoetrope/video.h says which.
 class FrameWriter : public FrameSink {
  public:

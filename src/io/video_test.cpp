@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <random>
 #include <string>
@@ -293,6 +294,42 @@ TEST(FrameWriterDeathTest, AnInterruptedWriterSaysSo) {
       std::_Exit(good ? 0 : 1);
     };
     EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "") << name;
+  }
+}
+
+int64_t most_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:" && status >> word) return std::stoll(word) * 1024;
+  return 0;
+}
+
+// Each in a process of its own, whose peak it is. Within a third, as allocators and huge pages round.
+TEST(FrameWriterDeathTest, EncodersTakeWhatIsExpected) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take memory of their own";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const auto& [file, codec] : std::vector<std::pair<std::string, std::string>>{
+           {"x.mp4", "h264"}, {"x.mov", "h265"}, {"x.webm", "vp9"}, {"x.webp", ""}, {"x.png", ""}}) {
+    const auto scenario = [&] {
+      const TestFolder folder;
+      VideoFormat format = format_of(640, 480);
+      format.codec = codec;
+      format.frames = 30;
+      load_writer_of(folder / file);
+      const int64_t before = most_resident_bytes();
+      const auto writer = FrameWriter::open(folder / file, format);
+      for (int i = 0; i < format.frames; ++i) writer->add_frame(frame_of(640, 480, i % 6).data());
+      writer->finish();
+      const auto measured = static_cast<double>(most_resident_bytes() - before);
+      const auto expected = static_cast<double>(encoder_bytes(folder / file, format));
+      std::fprintf(stderr, "%s: %.1f MB, expected %.1f MB\n", file.c_str(), measured / 1e6, expected / 1e6);
+      std::filesystem::remove_all(folder.path());
+      const double next_to_nothing = expected == 0 ? 5e6 : 0;
+      std::_Exit(measured < expected * 4 / 3 + next_to_nothing && measured > expected * 2 / 3 ? 0 : 1);
+    };
+    EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "") << file;
   }
 }
 

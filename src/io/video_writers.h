@@ -14,6 +14,7 @@ namespace zoetrope::io {
 bool ffmpeg_writes(const std::string& extension);
 // Throws Error for a codec or crf that such a file cannot have.
 void check_ffmpeg(const std::filesystem::path& path, const std::string& extension, const VideoFormat& format);
+int64_t ffmpeg_bytes(const std::filesystem::path& path, const std::string& extension, const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, const std::string& extension,
                                          const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const VideoFormat& format);

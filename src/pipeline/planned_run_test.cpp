@@ -6,6 +6,7 @@
 
 #include "base/project_folders.h"
 #include "base/test_folder.h"
+#include "io/video.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
@@ -255,6 +256,20 @@ TEST(PlannedRun, FramesOfAGridAreCounted) {
   EXPECT_THAT(refusal("wan21_t2v", {"grid=all.png"}), StartsWith("grid=all.png: shows several videos"));
   EXPECT_THAT(refusal("wan21_t2v", {prompts, "prompt=a cat"}), StartsWith("prompts: gives every prompt"));
   EXPECT_THAT(refusal("wan21_t2v", {"num_videos=2", "compare_one_rank=true"}), StartsWith("compare_one_rank"));
+}
+
+TEST(PlannedRun, TheEncoderIsCounted) {
+  const auto decoding = [](const std::string& output) {
+    const planner::MemoryPlan plan = memory_plan(planned("wan21_t2v", {output}).memory);
+    return plan.phases.back().total();  // the VAE decodes
+  };
+  const planner::Bytes pictures = decoding("output=frames");
+  for (const char* file : {"a.mp4", "a.webm", "a.webp"}) {
+    const PlannedRun run = planned("wan21_t2v", {std::string("output=") + file});
+    const planner::Bytes encoder(io::encoder_bytes(file, video_format(run.options)));
+    EXPECT_GT(encoder, planner::Bytes(5'000'000)) << file;
+    EXPECT_EQ(decoding(std::string("output=") + file), pictures + encoder) << file;
+  }
 }
 
 // A model's YAML says how its videos are written, too.

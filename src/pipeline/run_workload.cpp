@@ -14,6 +14,7 @@
 #include "base/words.h"
 #include "comm/launcher.h"
 #include "io/extension.h"
+#include "io/video.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
@@ -210,7 +211,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + std::max<int64_t>(o.frames_in_memory, o.sink_value_bytes);
   if (io::extension_of(o.output) == ".gif") ++size.kept_frame_bytes;  // its palette is of all frames
-  if (!o.dump.empty()) size.dumped_latents = 1 + 2 * steps_of(o);     // the noise; latents and velocity of each step
+  if (!o.output.empty()) size.encoder_bytes = io::encoder_bytes(o.output, video_format(o));
+  if (!o.dump.empty()) size.dumped_latents = 1 + 2 * steps_of(o);  // the noise; latents and velocity of each step
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;

@@ -7,7 +7,7 @@
 //   denoise           weights  K/V               attention, step buffers, workspace, scratch
 //   ... the same for a second expert, after the first is gone
 //   load VAE          weights  source pages
-//   decode            weights                    workspace, frames
+//   decode            weights                    workspace, frames, video encoder
 //
 // each plus the program itself and what a rank keeps throughout. Ranks of one process share weights, and those of one
 // data and one tensor coordinate share the prompt's keys and values; everything else is per rank.

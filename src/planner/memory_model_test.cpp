@@ -143,6 +143,21 @@ TEST(MemoryModel, WhatSegmentsKeepStaysWhileLaterOnesAreMade) {
   EXPECT_EQ(more("VAE decode"), mega(2 * (40 + 400) + 3000));
 }
 
+TEST(MemoryModel, TheVideosEncoderStaysFromTheFirstDecodedSegment) {
+  Workload w = example();
+  const auto with_encoder = [&](const char* name) {
+    w.vae.encoder = mega(100);
+    const Bytes with = phase(memory_model(w), name).total();
+    w.vae.encoder = Bytes();
+    return with - phase(memory_model(w), name).total();
+  };
+  EXPECT_EQ(with_encoder("denoise with transformer"), Bytes());
+  EXPECT_EQ(with_encoder("VAE decode"), mega(100));
+  w.segments = 2;
+  EXPECT_EQ(with_encoder("text encoder"), Bytes());
+  EXPECT_EQ(with_encoder("denoise with transformer"), mega(100));
+}
+
 TEST(MemoryModel, AbsurdSizesStayTooMuch) {
   Workload w = example();
   w.experts[0].workspace = Bytes(INT64_MAX / 2);

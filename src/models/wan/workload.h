@@ -70,6 +70,7 @@ struct RunSize {
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
+  int64_t encoder_bytes = 0;   // of the file's frames
   int64_t weight_memory = 0;   // bytes for an expert's packed weights, or a tensor rank's part; 0: all, none streamed
   bool weight_cache = false;   // what is streamed is read packed; else it is packed again
   bool as_stored = false;      // an expert's weights: its file, and what is packed for use
