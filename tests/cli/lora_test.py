@@ -81,6 +81,18 @@ def spellings_compute_the_same(cwd):
 
 
 @test
+def a_folder_stands_for_its_file(cwd):
+    folder = pathlib.Path(cwd) / "style"
+    folder.mkdir()
+    refused(cwd, generate(cwd, "lora=style", "output=a.png"), "style: is a folder with neither", left=["style"])
+    file, _ = made(cwd, "file", f"lora={LORAS}/peft.safetensors:0.8")
+    for name in ("adapter_model.safetensors", "pytorch_lora_weights.safetensors"):
+        shutil.copy(LORAS / "peft.safetensors", folder / name)
+        found, said = made(cwd, "folder", "lora=style:0.8")
+        assert found == file and f"LoRA style/{name}: strength 0.8" in said, said
+
+
+@test
 def experts_take_their_own(cwd):
     model = pathlib.Path(harness.MODEL).parent / "wan22_t2v"
     file = pathlib.Path(cwd) / "small.safetensors"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "io/tensor_file.h"
 #include "models/lora/names.h"
 #include "models/lora/peft_metadata.h"
@@ -24,6 +25,16 @@ constexpr const char* kExpected =
     "'diffusion_model.blocks.0.self_attn.q.lora_down.weight' or 'lora_unet_blocks_0_self_attn_q.lora_down.weight' are "
     "expected";
 constexpr int64_t kPiece = 16384;  // values that are looked at in one go
+
+// What loaders of diffusers and PEFT take from a folder.
+std::filesystem::path file_in(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return path;
+  for (const char* name : {"pytorch_lora_weights.safetensors", kFileOfPeft})
+    if (is_there(path / name)) return path / name;
+  fail("{}: is a folder with neither pytorch_lora_weights.safetensors nor {}; name the LoRA's file", path.string(),
+       kFileOfPeft);
+}
 
 // Keys of a module's parts; empty where it has none.
 class Module {
@@ -393,7 +404,7 @@ class Reader {
 }  // namespace
 
 Lora open_lora(const std::filesystem::path& file, double strength, const io::TensorTable& tensors) {
-  return Reader(file, strength, tensors).run();
+  return Reader(file_in(file), strength, tensors).run();
 }
 
 void append(io::WeightDeltas& to, const io::WeightDeltas& more) {

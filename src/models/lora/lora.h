@@ -23,9 +23,10 @@ struct Lora {
   io::WeightDeltas deltas;                   // of strength 0: none
 };
 
-// Reads and checks the file: every value that is used is checked once. `strength` multiplies every change. Throws
-// Error where no key names a tensor of `tensors` (a LoRA of another model), where a part is missing or does not fit in
-// shape or rank, and where a value or a factor (strength times alpha / rank) is not finite in float32.
+// Reads and checks the file, or the one in a folder as diffusers or PEFT saves it: every value that is used is checked
+// once. `strength` multiplies every change. Throws Error where no key names a tensor of `tensors` (a LoRA of another
+// model), where a part is missing or does not fit in shape or rank, and where a value or a factor (strength times alpha
+// / rank) is not finite in float32.
 Lora open_lora(const std::filesystem::path& file, double strength, const io::TensorTable& tensors);
 
 // Appends a LoRA's changes.

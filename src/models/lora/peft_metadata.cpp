@@ -15,7 +15,7 @@ namespace zoetrope::lora {
 namespace {
 
 constexpr char kKey[] = "lora_adapter_metadata";
-constexpr char kFileOfPeft[] = "adapter_model.safetensors", kConfigFile[] = "adapter_config.json";
+constexpr char kConfigFile[] = "adapter_config.json";
 constexpr char kComponent[] = "transformer.";
 // How training began. With these PEFT takes the first product out of the model's weights, also when it loads the file.
 constexpr char kStart[] = "init_lora_weights";

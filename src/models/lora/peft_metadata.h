@@ -15,6 +15,8 @@
 
 namespace zoetrope::lora {
 
+inline constexpr char kFileOfPeft[] = "adapter_model.safetensors";
+
 class PeftMetadata {
  public:
   // Of this safetensors file, with its metadata. Throws Error, as scale() does, with the file's name.
