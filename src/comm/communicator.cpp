@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/words.h"
 
 namespace zoetrope::comm {
 namespace {
@@ -13,6 +14,12 @@ std::vector<double> value_of_each(Communicator& ranks, double mine, const char* 
   std::vector<double> all(static_cast<size_t>(ranks.size()));
   ranks.all_gather(&mine, all.data(), sizeof mine, operation);
   return all;
+}
+
+void check_parts(std::span<const Segment> parts, int ranks, const char* operation) {
+  if (std::ssize(parts) == ranks) return;
+  fail("'{}' has {} for {}; give one of each rank", operation, counted(std::ssize(parts), "piece"),
+       counted(ranks, "rank"));
 }
 
 }  // namespace
@@ -40,6 +47,7 @@ void Communicator::all_gather(const void* mine, void* all, size_t bytes, const c
 }
 
 void Communicator::all_gather_v(const Segment& mine, std::span<const Segment> receive, const char* operation) {
+  check_parts(receive, size(), operation);
   std::vector<Segment> sends(static_cast<size_t>(size()), mine);
   std::vector<Segment> receives(receive.begin(), receive.end());
   for (int peer = 0; peer < size(); ++peer) {
@@ -50,7 +58,7 @@ void Communicator::all_gather_v(const Segment& mine, std::span<const Segment> re
 }
 
 void Communicator::all_gather_in_place(std::span<const Segment> parts, const char* operation) {
-  ZT_CHECK(std::ssize(parts) == size(), "{} parts for {} ranks", parts.size(), size());
+  check_parts(parts, size(), operation);
   const Segment mine = parts[static_cast<size_t>(rank())];
   std::vector<Segment> sends, receives;
   for (int peer = 0; peer < size(); ++peer) {

@@ -1,4 +1,6 @@
 // The contract of Communicator, on every transport: bytes arrive where they belong, in order, in any sizes.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -271,6 +273,19 @@ ZT_RANK_TEST(Collectives, GiveEveryRankTheSame) {
   comm.all_gather_in_place(receives);
   for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(is_payload(all[static_cast<size_t>(rank)], {rank, 0, 3}));
   EXPECT_EQ(comm.counters().bytes_sent - before.bytes_sent, 10 * me * (n - 1));
+}
+
+ZT_RANK_TEST(Collectives, RefuseAnotherNumberOfPiecesThanRanks) {
+  std::vector<char> bytes(static_cast<size_t>(comm.size()));
+  std::vector<Segment> parts;
+  for (int rank = 1; rank < comm.size(); ++rank) parts.push_back({rank, &bytes[static_cast<size_t>(rank)], 1});
+  const Segment mine{comm.rank(), bytes.data(), 1};
+  const std::string one_less = fmt::format("has {} piece", comm.size() - 1);
+  EXPECT_THAT(
+      error_of([&] { comm.all_gather_v(mine, parts, "few"); }),
+      ::testing::AllOf(::testing::StartsWith("'few' " + one_less), ::testing::HasSubstr("give one of each rank")));
+  EXPECT_THAT(error_of([&] { comm.all_gather_in_place(parts); }), ::testing::StartsWith("'all_gather' " + one_less));
+  comm.barrier();
 }
 
 // Large pieces that begin anywhere, several at once from the same peer: chunks and the copy past the caches.
