@@ -294,8 +294,9 @@ TEST(Hardware, WhatIsAssumedHasItsTwoEnds) {
   EXPECT_THAT(refused("assumed: 3\n"), HasSubstr("x.yml: assumed: must hold `figure: [from, to]` lines"));
   EXPECT_THAT(refused("assumed:\n  layer_overhead: 3\n"),
               HasSubstr("x.yml: assumed.layer_overhead: must be the two ends"));
-  EXPECT_THAT(refused("assumed:\n  layer_overhaed: [1, 2]\n"), HasSubstr("did you mean 'layer_overhead'?"));
-  EXPECT_THAT(refused("assumed:\n  bf16.gemm: [x0.5, x3]\n"), HasSubstr("x.yml: assumed.bf16.gemm=x3: "));
+  EXPECT_THAT(refused("assumed:\n  layer_overhaed: [1, 2]\n"),
+              HasSubstr("x.yml: assumed: hardware x has no figure 'layer_overhaed'; did you mean 'layer_overhead'?"));
+  EXPECT_THAT(refused("assumed:\n  bf16.gemm: [x0.5, x3]\n"), HasSubstr("x.yml: assumed: bf16.gemm=x3: "));
 }
 
 // Behind the figure or above it; the model's error and what is a choice of the plan's are no predictions.

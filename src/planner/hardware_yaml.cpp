@@ -128,7 +128,7 @@ std::vector<HardwareProfile::Assumption> read_assumed(const YAML::Node& node, co
         set_figure(changed, figure, end);
       }
     } catch (const Error& error) {
-      fail("{}: assumed.{}", origin, error.what());
+      fail("{}: assumed: {}", origin, error.what());
     }
   }
   return assumed;
