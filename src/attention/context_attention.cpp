@@ -1,10 +1,7 @@
 // The engine: plan() makes a rank's program (parallel/program.h) and its memory, run() executes the program op by op.
 // No copy and no message beyond its.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +9,7 @@
 
 #include "zoetrope/attention.h"
 
+#include "attention/agreement.h"
 #include "attention/chunk.h"
 #include "attention/context_axis.h"
 #include "attention/plan.h"
@@ -25,68 +23,6 @@ namespace zoetrope::attention {
 namespace {
 
 using parallel::Op;
-
-// Everything that all ranks must agree on, by name.
-struct Agreement {
-  std::vector<std::string> names;
-  std::vector<int64_t> values;
-  // Its name: no implementation has a longer one, and those that do not exist are refused.
-  using Kernel = std::array<char, 64>;
-  Kernel kernel{};
-
-  void add(std::string name, int64_t value) {
-    names.push_back(std::move(name));
-    values.push_back(value);
-  }
-};
-
-Agreement agreement(const Problem& p, const Strategy& s, const parallel::ContextLayout& layout) {
-  Agreement mine;
-  mine.add("batch", p.batch);
-  mine.add("tokens", p.tokens);
-  mine.add("key_tokens", p.key_tokens);
-  mine.add("heads", p.heads);
-  mine.add("head_dim", p.head_dim);
-  mine.add("dtype", static_cast<int64_t>(p.dtype));
-  mine.add("scale (float bits)", std::bit_cast<int32_t>(p.scale));
-  mine.add("mask", static_cast<int64_t>(p.mask));
-  mine.add("log_sum_exp", p.log_sum_exp);
-  layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
-  for (int rank = 0; rank < layout.ranks(); ++rank)
-    mine.add(fmt::format("shard weight of context rank {}", rank), layout.shard_weight(rank));
-  mine.add("softmax", static_cast<int64_t>(*s.softmax));
-  mine.add("block_q", s.block_q);
-  mine.add("block_kv", s.block_kv);
-  mine.add("k_smoothing", s.k_smoothing);
-  mine.add("deterministic", s.deterministic);
-  mine.add("tile_search", s.tile_search);
-  mine.add("kv_exchange", static_cast<int64_t>(s.kv_exchange));
-  mine.add("attention_dtype", static_cast<int64_t>(s.attention_dtype));
-  mine.add("attention_int8_limit (double bits)", std::bit_cast<int64_t>(s.attention_int8_limit));
-  s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
-  return mine;
-}
-
-// Ranks that disagree would wait for messages that never come, or fold rows that belong to others.
-void check_agreement(comm::Communicator& context, const Agreement& mine) {
-  if (context.size() == 1) return;
-  const auto ranks = static_cast<size_t>(context.size());
-  const size_t count = mine.values.size();
-  std::vector<int64_t> values(ranks * count);
-  std::vector<Agreement::Kernel> kernels(ranks);
-  context.all_gather(mine.values.data(), values.data(), count * sizeof(int64_t), "attention plan");
-  context.all_gather(&mine.kernel, kernels.data(), sizeof mine.kernel, "attention plan");
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const auto refuse = [&](std::string_view name, const auto& here, const auto& there) {
-      fail("attention: rank {} planned {} {}, but rank {} {}; all ranks must bring the same problem and strategy",
-           context.world_rank(0), name, here, context.world_rank(static_cast<int>(rank)), there);
-    };
-    for (size_t i = 0; i < count; ++i)
-      if (values[rank * count + i] != values[i]) refuse(mine.names[i], values[i], values[rank * count + i]);
-    const auto name_of = [](const Agreement::Kernel& kernel) { return kernel[0] == 0 ? "auto" : kernel.data(); };
-    if (kernels[rank] != kernels[0]) refuse("kernel", name_of(kernels[0]), name_of(kernels[rank]));
-  }
-}
 
 // Copies a place's heads from or to the caller's tensor [B, S_l, H, D].
 void copy_heads(Stream& stream, const TensorView& all, IndexRange heads, const TensorView& place, bool into_place) {
@@ -558,7 +494,7 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads, parallel::kFieldNames);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads, parallel::kFieldNames);
   // Before the context is split: ranks that disagree about U would split it differently.
-  check_agreement(context, agreement(impl->problem, impl->strategy, impl->layout));
+  check_agreement(context, impl->problem, impl->strategy, impl->layout);
   impl->axis = std::make_unique<ContextAxis>(context, impl->layout);
   if (stream == nullptr) impl->own_stream = std::make_unique<Stream>(threads);
   impl->stream = stream != nullptr ? stream : impl->own_stream.get();

@@ -380,31 +380,42 @@ TEST(Plan, RefusesRanksThatDisagree) {
     });
   };
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.tokens = 11; }),
-              HasSubstr("rank 0 planned tokens 10, but rank 2 11"));
-  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.mask = MaskKind::kKeyMask; }), HasSubstr("mask"));
-  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
-  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.log_sum_exp = true; }), HasSubstr("log_sum_exp 0, but rank 2 1"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.ulysses = 4; }), HasSubstr("ulysses 2, but rank 2 4"));
+              HasSubstr("attention: rank 0 planned tokens=10, but rank 2 planned 11; all ranks must bring"));
+  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.dtype = DType::kBF16; }),
+              HasSubstr("dtype=F32, but rank 2 planned BF16;"));
+  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.mask = MaskKind::kKeyMask; }),
+              HasSubstr("mask=none, but rank 2 planned key_mask;"));
+  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }),
+              HasSubstr("scale=0.35355338, but rank 2 planned 1;"));
+  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.log_sum_exp = true; }),
+              HasSubstr("log_sum_exp=false, but rank 2 planned true;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.ulysses = 4; }),
+              HasSubstr("ulysses=2, but rank 2 planned 4;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) {
                 s.layout.shard_weights = {1, 1, 1, 5};
               }),
-              HasSubstr("rank 0 planned shard weight of context rank 3 1, but rank 2 5"));
+              HasSubstr("rank 0 planned shard_weights[3]=1, but rank 2 planned 5;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }),
-              HasSubstr("rank 0 planned kernel auto, but rank 2 scalar"));
+              HasSubstr("rank 0 planned kernel=auto, but rank 2 planned scalar;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.direction = Direction::kOpen; }),
-              HasSubstr("direction 0, but rank 2 2"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.softmax = Softmax::kFixedMax; }), HasSubstr("softmax"));
+              HasSubstr("direction=forward, but rank 2 planned open;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.softmax = Softmax::kFixedMax; }),
+              HasSubstr("softmax=online, but rank 2 planned fixed_max;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.head_chunks = 2; }),
-              HasSubstr("head_chunks 1, but rank 2 2"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q 0, but rank 2 64"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
+              HasSubstr("head_chunks=1, but rank 2 planned 2;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q=0, but rank 2 planned 64;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }),
+              HasSubstr("block_kv=0, but rank 2 planned 64;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kv_exchange = KVExchange::kInt8; }),
-              HasSubstr("kv_exchange 0, but rank 2 2"));
+              HasSubstr("kv_exchange=as_computed, but rank 2 planned int8;"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.attention_int8_limit = 0.01; }),
-              HasSubstr("attention_int8_limit"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("k_smoothing 1, but rank 2 0"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("tile_search 0, but rank 2 1"));
+              HasSubstr("attention_int8_limit=0.05, but rank 2 planned 0.01;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }),
+              HasSubstr("k_smoothing=true, but rank 2 planned false;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }),
+              HasSubstr("deterministic=false, but rank 2 planned true;"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }),
+              HasSubstr("tile_search=false, but rank 2 planned true;"));
 }
 
 TEST(Run, RefusesTensorsOfAnotherShape) {
