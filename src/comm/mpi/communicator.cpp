@@ -206,8 +206,7 @@ int agreed_tag(Runtime& runtime, MPI_Comm comm, int rank) {
 
 // Refuses what would wait for a progress thread that has ended.
 void check_not_finished(const char* caller) {
-  if (Runtime::started() && Runtime::instance().finishing())
-    fail("{}: run_mpi() or finish_mpi() has ended MPI in this process", caller);
+  if (Runtime::started() && Runtime::instance().finishing()) fail("{}: {}", caller, Runtime::kFinished);
 }
 
 }  // namespace

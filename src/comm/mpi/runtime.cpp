@@ -467,6 +467,7 @@ void Runtime::drop_unwanted() {
 void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
   const std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange->name, failed_rank_, failure_));
+  if (finish_) fail("'{}': {}", exchange->name, kFinished);
   throw_if_stopped(*exchange->stop, exchange->name);
   exchange->posted = Clock::now();
   if (!WatchingThread::is_this()) {

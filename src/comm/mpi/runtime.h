@@ -126,7 +126,8 @@ class Runtime {
   bool end_run(const std::string& failure, double timeout_seconds);
   // Ends MPI (or frees what was created here, if the program initialised it) and the progress thread; collective.
   void finish();
-  bool finishing();  // finish() was called
+  bool finishing();  // finish() was called: no thread is left to exchange anything
+  static constexpr const char* kFinished = "run_mpi() or finish_mpi() has ended MPI in this process";
   // Outside of a run this process has failed: finish() waits for the others for a few seconds, then ends the job.
   void note_failure();
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -171,12 +172,15 @@ int main(int argc, char** argv) {
   wrap_on_two_threads(rank, size);
   refuse_what_is_no_group_of_ranks(rank, size);
   expect(made.alive() > 0, "no communicator was made");
+  std::unique_ptr<Communicator> kept = wrap_mpi(&world, {.timeout_seconds = 2});
   finish_mpi();
   expect(made.alive() == 0, std::to_string(made.alive()) + " communicators are left to the program");
   finish_mpi();
   expect_refusal(&world, "finish_mpi() has ended MPI");
   expect_refusal_of([] { mpi_world(); }, "finish_mpi() has ended MPI");
   expect_refusal_of([] { start_mpi(); }, "finish_mpi() has ended MPI");
+  expect_refusal_of([&] { kept->all_reduce_sum(1); }, "'all_reduce_sum': run_mpi() or finish_mpi() has ended MPI");
+  kept.reset();
   MPI_Finalize();
   return g_failures;
 }
