@@ -183,7 +183,7 @@ class ZOETROPE_API ContextAttention {
   // Attends q, k, v in the slots. A row without a valid key yields zeros. Throws Error for a tensor or mask of another
   // shape, dtype or stride, on this rank alone, and where messages fail.
   //   o            [B, tokens().size(), H, D] of the problem's dtype, D contiguous
-  //   log_sum_exp  [B, tokens().size(), H] F32, any strides; given if and only if Problem::log_sum_exp:
+  //   log_sum_exp  [B, tokens().size(), H] F32, any strides but 0; given if and only if Problem::log_sum_exp:
   //                ln Σ exp(scale·q·k) over the valid keys, the natural logarithm; −∞ for a row without a valid key,
   //                not finite where a score is NaN or +∞. In BF16 the sum is that of the weights after their rounding,
   //                which is at most 2^-8 of it: the logarithm is off by no more. With AttentionDtype::kInt8 it is off

@@ -81,6 +81,7 @@ struct ContextAttention::Impl {
   enum class Rows : uint8_t { kTokens, kKeys };
   void check_tensor(const char* name, const TensorView& x, Rows rows) const;
   void check_tensors(const TensorView& q, const TensorView& k, const TensorView& v) const;
+  void check_output(const TensorView& o) const;
   void check_mask(const Mask& mask) const;
   TensorView checked_logs(const TensorView& log_sum_exp) const;  // [B, S_l, H, 1]
 
@@ -184,6 +185,19 @@ void ContextAttention::Impl::check_tensors(const TensorView& q, const TensorView
   check_tensor("v", v, Rows::kKeys);
 }
 
+// Inputs may repeat what they hold; of outputs, rows at one place would overwrite one another.
+void refuse_shared_places(const char* name, const TensorView& x) {
+  for (int axis = 0; axis < x.rank() && x.size() > 0; ++axis)
+    if (x.extent(axis) > 1 && x.stride(axis) == 0)
+      fail("attention: axis {} of {} has stride 0, so that its {} parts would overwrite one another", axis, name,
+           x.extent(axis));
+}
+
+void ContextAttention::Impl::check_output(const TensorView& o) const {
+  check_tensor("o", o, Rows::kTokens);
+  refuse_shared_places("o", o);
+}
+
 void ContextAttention::Impl::check_mask(const Mask& mask) const {
   const bool lengths = problem.mask == MaskKind::kKeyLengths, keys = problem.mask == MaskKind::kKeyMask;
   if (lengths && static_cast<int64_t>(mask.key_lengths.size()) != problem.batch)
@@ -218,6 +232,7 @@ TensorView ContextAttention::Impl::checked_logs(const TensorView& log_sum_exp) c
     fail("attention: log_sum_exp is {} {}, but must be F32 {} (batch, tokens of this rank, heads)",
          dtype_name(log_sum_exp.dtype()), log_sum_exp.shape().to_string(), expected.to_string());
   }
+  refuse_shared_places("log_sum_exp", log_sum_exp);
   return log_sum_exp.split_axis(2, problem.heads, 1);
 }
 
@@ -468,7 +483,7 @@ const char* ContextAttention::kernel() const {
 
 void ContextAttention::run(const Mask& mask, const TensorView& o, const TensorView& log_sum_exp) {
   impl_->check_mask(mask);
-  impl_->check_tensor("o", o, Impl::Rows::kTokens);
+  impl_->check_output(o);
   const TensorView logs = impl_->checked_logs(log_sum_exp);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
   impl_->execute({mask, o, logs});
@@ -478,7 +493,7 @@ void ContextAttention::run(const TensorView& q, const TensorView& k, const Tenso
                            const TensorView& o, const TensorView& log_sum_exp) {
   impl_->check_mask(mask);
   impl_->check_tensors(q, k, v);
-  impl_->check_tensor("o", o, Impl::Rows::kTokens);
+  impl_->check_output(o);
   const TensorView logs = impl_->checked_logs(log_sum_exp);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
   impl_->execute({mask, o, logs, true, q, k, v});

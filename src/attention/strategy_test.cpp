@@ -431,6 +431,12 @@ TEST(Run, RefusesTensorsOfAnotherShape) {
     EXPECT_THAT(refused(good, good, wide, good), HasSubstr("v is [2, 10, 4, 16]"));
     const TensorView strided(wide.view().raw(), DType::kF32, {2, 10, 4, 8}, {640, 64, 16, 2});
     EXPECT_THAT(refused(good, good, good, strided), HasSubstr("last axis of o must be contiguous"));
+    const auto repeated = [&](const Shape& strides) {
+      return TensorView(wide.view().raw(), DType::kF32, {2, 10, 4, 8}, strides);
+    };
+    EXPECT_EQ(refused(good, repeated({320, 32, 0, 1}), repeated({0, 32, 8, 1}), good), "no error");
+    EXPECT_THAT(refused(good, good, good, repeated({320, 32, 0, 1})), HasSubstr("axis 2 of o has stride 0, so that"));
+    EXPECT_THAT(error_of([&] { attention.run({}, repeated({0, 32, 8, 1})); }), HasSubstr("axis 0 of o has stride 0"));
     EXPECT_THAT(refused({nullptr, DType::kF32, {2, 10, 4, 8}}, good, good, good), HasSubstr("q has no data"));
     EXPECT_EQ(refused(good, good, good, good), "no error");
   });
@@ -452,6 +458,8 @@ TEST(Run, RefusesALogSumExpThatWasNotPlanned) {
     EXPECT_THAT(refused(without, good), HasSubstr("log_sum_exp was not planned but is given"));
     EXPECT_THAT(refused(with, {}), HasSubstr("log_sum_exp was planned but is not given"));
     EXPECT_THAT(refused(with, wide), HasSubstr("log_sum_exp is F32 [2, 10, 4, 1], but must be F32 [2, 10, 4]"));
+    const TensorView repeated(good.view().raw(), DType::kF32, {2, 10, 4}, {40, 0, 1});
+    EXPECT_THAT(refused(with, repeated), HasSubstr("axis 1 of log_sum_exp has stride 0, so that its 10 parts would"));
     EXPECT_THAT(refused(with, half), HasSubstr("log_sum_exp is BF16 [2, 10, 4], but must be F32"));
     EXPECT_EQ(refused(with, good), "no error");
     EXPECT_EQ(refused(without, {}), "no error");
