@@ -1,10 +1,13 @@
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/atomic_file.h"
 #include "base/json.h"
+#include "base/print.h"
 #include "base/words.h"
 #include "bench/peak.h"
 #include "bench/statistics.h"
@@ -30,6 +33,20 @@ std::string mask_text(const bench::AttentionData& data) {
   const int64_t all = data.k.extent(0) * data.key_tokens();
   return fmt::format(", {} of {} keys valid ({})", data.valid_keys(), all,
                      data.key_lengths.empty() ? "key mask" : "key lengths");
+}
+
+// A mask under another name would be missed without a word.
+std::string unread_text(const bench::AttentionData& data) {
+  if (!data.file) return "";
+  constexpr const char* kRead[] = {"q", "k", "v", "key_lengths", "key_mask"};
+  std::vector<std::string> unread;
+  for (const auto& [name, info] : data.file->tensors())
+    if (std::find(std::begin(kRead), std::end(kRead), name) == std::end(kRead)) unread.push_back(printable(name));
+  if (unread.empty()) return "";
+  constexpr size_t kNamed = 3;
+  const size_t more = unread.size() - std::min(unread.size(), kNamed);
+  unread.resize(unread.size() - more);
+  return fmt::format("Not read: {}{}\n", fmt::join(unread, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 std::string errors_text(const bench::Verdict& errors, int64_t tokens) {
@@ -58,7 +75,7 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
   const attention::Problem& p = m.problem;
   std::string text = fmt::format("q {} {}", data.q.shape().to_string(), dtype_name(p.dtype));
   if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
-  text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale);
+  text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale) + unread_text(data);
   text += fmt::format("Strategy: {}, {}, {}, {}; {} x {}; kernel {}\n", degrees_text(m.layout),
                       direction_name(m.layout.direction), softmax_name(m.softmax),
                       counted(m.layout.head_chunks, "head chunk"), counted(m.ranks, "rank"),

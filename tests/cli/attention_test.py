@@ -235,6 +235,20 @@ strategy("cross_with_one_query", "ranks=3", "kv=50", "attention=ring", shape="1x
 
 
 @test
+def a_tensor_that_is_not_read_is_named(cwd):
+    tensors = problem()
+    name = save(cwd, tensors)
+    assert "Not read" not in attention(cwd, f"input={name}").stdout
+    tensors["key_length"] = lengths_of([3, 4])
+    name = save(cwd, tensors)
+    result = attention(cwd, f"input={name}")
+    assert result.returncode == 0 and "\nNot read: key_length\n" in result.stdout, result.stdout
+    tensors.update({f"o{i}": tensors["q"] for i in range(3)})
+    result = attention(cwd, f"input={save(cwd, tensors)}")
+    assert "\nNot read: key_length, o0, o1 and 1 more\n" in result.stdout, result.stdout
+
+
+@test
 def every_implementation_that_this_machine_has(cwd):
     ran = []
     for name in ("avx512_bf16", "avx512", "avx2", "scalar"):
