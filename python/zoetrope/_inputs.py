@@ -36,18 +36,24 @@ def drawn_noise(generator: Any, shape: list[int], videos: int) -> numpy.ndarray:
     return torch.cat([torch.randn(shape, generator=one, dtype=torch.float32) for one in generators]).numpy()
 
 
+def float32_array(what: str, values: Any) -> numpy.ndarray:
+    """A contiguous array of a PyTorch tensor of any dtype or a NumPy array of float32."""
+    if is_torch(values):
+        values = values.detach().cpu().float().numpy()
+    if not isinstance(values, numpy.ndarray):
+        raise TypeError(f"{what}: is of type {type(values).__name__}; give a PyTorch tensor or a NumPy array")
+    if values.dtype != numpy.float32:
+        raise TypeError(f"{what}: is {values.dtype}, but must be float32")
+    return numpy.ascontiguousarray(values)
+
+
 def checked_latents(latents: Any, shape: list[int], videos: int) -> numpy.ndarray:
-    if is_torch(latents):
-        latents = latents.detach().cpu().float().numpy()
-    if not isinstance(latents, numpy.ndarray):
-        raise TypeError(f"latents: is of type {type(latents).__name__}; give a PyTorch tensor or a NumPy array")
-    if latents.dtype != numpy.float32:
-        raise TypeError(f"latents: is {latents.dtype}, but must be float32")
+    latents = float32_array("latents", latents)
     wanted = (videos, *shape[1:])
     if latents.shape != wanted:
         raise _core.Error(f"latents: is {latents.shape}, but these videos need {wanted} (videos, channels, frames, "
                           "height, width of the latents)")
-    return numpy.ascontiguousarray(latents)
+    return latents
 
 
 def picture_file(key: str, picture: Any, folder: Path) -> str:

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from . import _core
-from ._inputs import (as_user_array, checked_latents, drawn_noise, frames_as, is_generator, latents_file,
-                      picture_file)
+from ._attention import is_torch
+from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
+                      latents_file, picture_file)
 from ._values import Keys, keys_of
 
 _log = logging.getLogger("zoetrope")
@@ -267,8 +270,8 @@ class WanPipeline:
                 raise TypeError(f"callback_on_step_end returned {returned!r:.80}; it must return None or "
                                 "{'latents': …}")
             changed = returned.get("latents")
-            if hasattr(changed, "detach"):
-                changed = changed.detach().float().contiguous()
+            if isinstance(changed, numpy.ndarray) or is_torch(changed):
+                return float32_array("latents of the callback", changed)
             return changed
 
         return hook

@@ -156,6 +156,15 @@ def test_the_callback_changes_latents(ranks):
     assert (numpy.asarray(latents) == 0.25).all()
 
 
+@pytest.mark.parametrize("order", [numpy.asfortranarray, lambda array: numpy.repeat(array, 2, -1)[..., ::2]])
+def test_the_callback_returns_an_array_of_any_order(pipe, dump, order):
+    out = pipe(PROMPT, generator=7, callback_on_step_end=lambda p, s, t, tensors: {"latents": order(tensors["latents"])},
+               **SMALL)
+    assert (out.frames[0] == dump["frames"]).all()
+    with pytest.raises(TypeError, match="callback: is >f4, but must be float32"):
+        pipe(PROMPT, callback_on_step_end=lambda p, s, t, given: {"latents": given["latents"].astype(">f4")}, **SMALL)
+
+
 class Wrong(Exception):
     pass
 
