@@ -74,6 +74,15 @@ def picture_file(key: str, picture: Any, folder: Path) -> str:
     return str(file)
 
 
+def is_turned(picture: Any) -> bool:
+    """Whether a Pillow image lies otherwise than EXIF says it was taken."""
+    orientation, upright = 0x0112, 1
+    try:
+        return hasattr(picture, "getexif") and picture.getexif().get(orientation, upright) in range(upright + 1, 9)
+    except SyntaxError:  # Pillow's, of broken EXIF
+        return False
+
+
 def latents_file(latents: list[numpy.ndarray], number: int, folder: Path) -> str:
     file = folder / f"latents_{number}.safetensors"
     _core.write_latents(str(file), latents)

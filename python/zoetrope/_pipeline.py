@@ -16,7 +16,7 @@ import numpy
 from . import _core
 from ._attention import is_torch
 from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
-                      latents_file, picture_file)
+                      is_turned, latents_file, picture_file)
 from ._values import Keys, keys_of
 
 _log = logging.getLogger("zoetrope")
@@ -167,6 +167,10 @@ class WanPipeline:
             raise _core.Error("call: prompt is an empty list; give one prompt or more")
         negatives = _listed("negative_prompt", negative_prompt, len(prompts))
         hook = self._latents_hook(callback_on_step_end, callback_on_step_end_tensor_inputs)
+        for key, picture in (("image", image), ("last_image", last_image)):
+            if is_turned(picture):
+                warnings.warn(f"call: {key} is not upright by its EXIF, and a Pillow image is taken as it lies; give "
+                              "its path, or PIL.ImageOps.exif_transpose(…)", stacklevel=2)
         with tempfile.TemporaryDirectory(prefix="zoetrope-") as name:
             folder = Path(name)
             pictures = {key: picture_file(key, value, folder)

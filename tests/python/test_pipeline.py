@@ -376,28 +376,6 @@ def test_close_while_it_runs(dump):
     assert (frames[0] == dump["frames"]).all()
 
 
-def test_pictures_of_every_kind(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
-    pixels = numpy.random.default_rng(3).integers(0, 256, (40, 56, 3), numpy.uint8)
-    file = tmp_path / "picture.png"
-    Image.fromarray(pixels).save(file)
-    small = dict(height=48, width=64, num_frames=5, num_inference_steps=2)
-    model = PIPELINES / "wan21_flf2v"
-    keys = {"dtype": "float32", "threads": 2, "deterministic": True}
-    program("generate", str(model), "prompt=a cat", "seed=3", *settings({**keys, **small}), f"image={file}",
-            f"last_image={file}", f"output={tmp_path / 'frames'}", f"dump={tmp_path / 'dump'}")
-    wanted = tensors_of(tmp_path / "dump" / "run.safetensors")["frames"]
-    some = zoetrope.WanImageToVideoPipeline.from_pretrained(model, keep_weights="all", **keys)
-    with_alpha = Image.fromarray(numpy.dstack([pixels, numpy.full((40, 56), 9, numpy.uint8)]))
-    for picture in (file, str(file), Image.fromarray(pixels), with_alpha, pixels, pixels[::-1][::-1]):
-        assert (some(picture, "a cat", last_image=picture, generator=3, **small).frames[0] == wanted).all()
-    for wrong, words in ((pixels / 255, "float64"), (pixels[..., 0], r"\[40, 56\]"), ([pixels], "list"), (3, "int")):
-        with pytest.raises(TypeError, match=words):
-            some(wrong, "a cat", last_image=file, **small)
-    with pytest.raises(zoetrope.Error, match="last_image"):
-        some(file, "a cat", **small)
-
-
 def opened(error, words, folder=TINY, **options):
     with pytest.raises(error) as raised:
         zoetrope.WanPipeline.from_pretrained(folder, **options)

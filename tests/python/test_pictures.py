@@ -1,0 +1,54 @@
+"""Pictures as a call of WanPipeline takes them, against the program with the same files."""
+import warnings
+
+import numpy
+import pytest
+import zoetrope
+from conftest import MODEL, SOURCE, program, settings, tensors_of
+
+Image = pytest.importorskip("PIL.Image")
+PIPELINES = SOURCE / "tests" / "golden" / "pipelines"
+
+
+def test_pictures_of_every_kind(tmp_path):
+    pixels = numpy.random.default_rng(3).integers(0, 256, (40, 56, 3), numpy.uint8)
+    file = tmp_path / "picture.png"
+    Image.fromarray(pixels).save(file)
+    small = dict(height=48, width=64, num_frames=5, num_inference_steps=2)
+    model = PIPELINES / "wan21_flf2v"
+    keys = {"dtype": "float32", "threads": 2, "deterministic": True}
+    program("generate", str(model), "prompt=a cat", "seed=3", *settings({**keys, **small}), f"image={file}",
+            f"last_image={file}", f"output={tmp_path / 'frames'}", f"dump={tmp_path / 'dump'}")
+    wanted = tensors_of(tmp_path / "dump" / "run.safetensors")["frames"]
+    some = zoetrope.WanImageToVideoPipeline.from_pretrained(model, keep_weights="all", **keys)
+    with_alpha = Image.fromarray(numpy.dstack([pixels, numpy.full((40, 56), 9, numpy.uint8)]))
+    for picture in (file, str(file), Image.fromarray(pixels), with_alpha, pixels, pixels[::-1][::-1]):
+        assert (some(picture, "a cat", last_image=picture, generator=3, **small).frames[0] == wanted).all()
+    for wrong, words in ((pixels / 255, "float64"), (pixels[..., 0], r"\[40, 56\]"), ([pixels], "list"), (3, "int")):
+        with pytest.raises(TypeError, match=words):
+            some(wrong, "a cat", last_image=file, **small)
+    with pytest.raises(zoetrope.Error, match="last_image"):
+        some(file, "a cat", **small)
+
+
+def test_a_pillow_image_on_its_side_is_said(tmp_path):
+    from PIL import ImageOps
+    file = tmp_path / "photo.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(numpy.random.default_rng(3).integers(0, 256, (40, 56, 3), numpy.uint8)).save(file, exif=exif)
+    with Image.open(file) as photo:
+        photo.load()
+    some = zoetrope.WanPipeline.from_pretrained(PIPELINES / "wan21_i2v", keep_weights="all", **MODEL)
+    keys = dict(prompt="a cat", generator=3, height=48, width=64, num_frames=5, num_inference_steps=1)
+    with pytest.warns(UserWarning, match="image is not upright by its EXIF") as warned:
+        lying = some(image=photo, **keys).frames
+    assert warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        upright = some(image=file, **keys).frames
+        assert (some(image=ImageOps.exif_transpose(photo), **keys).frames == upright).all()
+        broken = Image.fromarray(numpy.asarray(photo))
+        broken.info["exif"] = b"none"
+        assert (some(image=broken, **keys).frames == lying).all()
+    assert not (lying == upright).all()
