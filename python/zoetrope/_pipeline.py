@@ -18,6 +18,7 @@ from ._attention import is_torch
 from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
                       is_turned, latents_file, picture_file)
 from ._values import Keys, keys_of
+from ._values import text as value_text
 
 _log = logging.getLogger("zoetrope")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -119,7 +120,8 @@ class WanPipeline:
             if options.get(name) is not None and not isinstance(options[name], (str, os.PathLike)):
                 raise _core.Error(f"from_pretrained: {name} is an object of type {type(options[name]).__name__}, but "
                                   "components are read from files; give a path or name")
-        folder = "" if pretrained_model_name_or_path is None else os.fspath(pretrained_model_name_or_path)
+        name = pretrained_model_name_or_path
+        folder = "" if name is None else value_text("model", os.fspath(name))
         # diffusers' newer name for the same; text is the key of that name, which is the transformer's.
         if "dtype" in options and not isinstance(options["dtype"], (str, type(None))):
             if torch_dtype is not None:

@@ -13,7 +13,13 @@ Keys = list[tuple[str, str]]
 
 def text(key: str, value: Any) -> str:
     """One value. Raises TypeError for what no key can be."""
+    if isinstance(value, os.PathLike):
+        value = os.fsdecode(value)
     if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # Python's stand-ins for bytes of a name or argument
+            raise _core.Error(f"{key}: {value!a} is not UTF-8") from None
         return value
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return "true" if value else "false"
@@ -21,8 +27,6 @@ def text(key: str, value: Any) -> str:
         return str(int(value))
     if isinstance(value, numbers.Real):
         return repr(float(value))
-    if isinstance(value, os.PathLike):
-        return os.fsdecode(value)
     if str(value).startswith("torch.") and type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
     if isinstance(value, Mapping):
