@@ -39,7 +39,7 @@ Picture read_picture(const std::filesystem::path& path) {
   if (file.starts_with(kJpegStart)) stored = decode_jpeg(file, path);
   if (file.starts_with(kRiff) && file.find(kWebp, 8) == 8) stored = decode_webp(file, path);
   if (!stored) fail("{}: is not a picture: PNG, JPEG and WebP can be read", path.string());
-  return {upright(std::move(stored->pixels), exif_orientation(stored->exif)), stored->transparent};
+  return {upright(std::move(stored->pixels), exif_orientation(stored->exif)), stored->transparent, stored->clipped};
 }
 
 }  // namespace zoetrope::io

@@ -28,6 +28,7 @@ Tensor read_image(const std::filesystem::path& path);
 struct Picture {
   Tensor pixels;             // as of read_image()
   bool transparent = false;  // where alpha would be less than opaque
+  bool clipped = false;      // grey of 16 bits, and some of it is white that would be darker with 8
 };
 Picture read_picture(const std::filesystem::path& path);
 

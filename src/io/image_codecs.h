@@ -14,6 +14,7 @@ struct StoredImage {
   Tensor pixels;     // [H, W, 3] U8, as stored
   std::string exif;  // a TIFF structure, perhaps behind JPEG's "Exif\0\0", or empty
   bool transparent = false;
+  bool clipped = false;  // as in Picture
 };
 
 // `file` is a whole file, with the signature of its kind. Error if it is broken: missing data is never invented. `path`

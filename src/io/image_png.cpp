@@ -62,7 +62,7 @@ class PngDecoder {
     std::vector<png_bytep> rows(height);
     for (size_t y = 0; y < height; ++y) rows[y] = pixels.data() + y * row_bytes;
     check(read_rows(rows.data()));
-    return {to_rgb(pixels, row_bytes), exif(), is_transparent(pixels)};
+    return {to_rgb(pixels, row_bytes), exif(), is_transparent(pixels), is_clipped(pixels)};
   }
 
  private:
@@ -116,18 +116,27 @@ class PngDecoder {
   Tensor to_rgb(const std::vector<uint8_t>& pixels, size_t row_bytes) const {
     const int64_t height = png_get_image_height(png_, info_), width = png_get_image_width(png_, info_);
     const size_t channels = png_get_channels(png_, info_), bytes = png_get_bit_depth(png_, info_) / 8;
-    const bool colour = (png_get_color_type(png_, info_) & PNG_COLOR_MASK_COLOR) != 0;
-    const bool clips = bytes == 2 && channels == 1;  // Pillow clips where it does not scale
+    const bool colour = (png_get_color_type(png_, info_) & PNG_COLOR_MASK_COLOR) != 0, clip = clips();
     Tensor image = Tensor::uninitialized(DType::kU8, {height, width, 3});
     uint8_t* out = image.data<uint8_t>();
     for (int64_t y = 0; y < height; ++y) {
       const uint8_t* value = pixels.data() + static_cast<size_t>(y) * row_bytes;
       for (int64_t x = 0; x < width; ++x, value += channels * bytes, out += 3) {
         for (size_t c = 0; c < 3; ++c) out[c] = value[colour ? c * bytes : 0];  // of 16 bits the upper 8 come first
-        if (clips) std::memset(out, value[0] != 0 ? 255 : value[1], 3);
+        if (clip) std::memset(out, value[0] != 0 ? 255 : value[1], 3);
       }
     }
     return image;
+  }
+
+  // Pillow clips where it does not scale.
+  bool clips() const { return png_get_bit_depth(png_, info_) == 16 && png_get_channels(png_, info_) == 1; }
+
+  bool is_clipped(const std::vector<uint8_t>& pixels) const {
+    if (!clips()) return false;
+    for (size_t i = 0; i < pixels.size(); i += 2)
+      if (pixels[i] != 0 && pixels[i] != 255) return true;
+    return false;
   }
 
   bool is_transparent(const std::vector<uint8_t>& pixels) const {

@@ -147,13 +147,19 @@ TEST(ReadImage, EveryKindOfPngBecomesRgb) {
   struct Case {
     int colours, bits;
     std::vector<uint8_t> row, rgb;
-    bool transparent = false;
+    bool transparent = false, clipped = false;
   };
   const std::vector<Case> cases{
       {PNG_COLOR_TYPE_GRAY, 8, {0, 7, 255}, {0, 0, 0, 7, 7, 7, 255, 255, 255}},
       {PNG_COLOR_TYPE_GRAY_ALPHA, 8, {9, 0, 200, 77}, {9, 9, 9, 200, 200, 200}, true},
       {PNG_COLOR_TYPE_GRAY_ALPHA, 16, {9, 250, 0, 1, 200, 3, 9, 9}, {9, 9, 9, 200, 200, 200}, true},
-      {PNG_COLOR_TYPE_GRAY, 16, {0, 255, 1, 0, 0, 3, 200, 1}, {255, 255, 255, 255, 255, 255, 3, 3, 3, 255, 255, 255}},
+      {PNG_COLOR_TYPE_GRAY,
+       16,
+       {0, 255, 1, 0, 0, 3, 200, 1},
+       {255, 255, 255, 255, 255, 255, 3, 3, 3, 255, 255, 255},
+       false,
+       true},
+      {PNG_COLOR_TYPE_GRAY, 16, {0, 200, 255, 255}, {200, 200, 200, 255, 255, 255}},
       {PNG_COLOR_TYPE_GRAY, 1, {0xa0}, {255, 255, 255, 0, 0, 0, 255, 255, 255}},
       {PNG_COLOR_TYPE_RGB, 8, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
       {PNG_COLOR_TYPE_RGB_ALPHA, 8, {1, 2, 3, 0, 4, 5, 6, 255}, {1, 2, 3, 4, 5, 6}, true},
@@ -165,8 +171,9 @@ TEST(ReadImage, EveryKindOfPngBecomesRgb) {
   for (const Case& c : cases) {
     const auto width = static_cast<int64_t>(c.rgb.size() / 3);
     write_png(path, c.colours, c.bits, static_cast<png_uint_32>(width), c.row);
-    const auto& [image, transparent] = read_picture(path);
+    const auto& [image, transparent, clipped] = read_picture(path);
     EXPECT_EQ(transparent, c.transparent) << c.colours << ", " << c.bits;
+    EXPECT_EQ(clipped, c.clipped) << c.colours << ", " << c.bits;
     ASSERT_EQ(image.shape(), (Shape{1, width, 3})) << c.colours << ", " << c.bits;
     EXPECT_EQ(std::vector<uint8_t>(image.data<uint8_t>(), image.data<uint8_t>() + image.size()), c.rgb)
         << c.colours << ", " << c.bits;

@@ -88,6 +88,7 @@ class ClipBuilder {
 
   void add(const Picture& picture, const std::filesystem::path& file) {
     clip_.transparent = clip_.transparent || picture.transparent;
+    clip_.clipped = clip_.clipped || picture.clipped;
     add(picture.pixels, file);
   }
 

@@ -43,6 +43,7 @@ struct ControlClip {
   double fps = 0;            // 0 where nothing says it: pictures
   bool hdr = false;          // values of PQ or HLG, as a video file stores them
   bool transparent = false;  // a picture has an alpha that is dropped
+  bool clipped = false;      // of a picture, as in Picture
 };
 
 struct TooFewFrames : Error {

@@ -77,9 +77,10 @@ class Reader {
           DType::kF32, {static_cast<int64_t>(files.size()), tower.num_channels, tower.image_size, tower.image_size});
     }
     for (size_t i = 0; i < files.size(); ++i) {
-      const auto& [picture, transparent] = io::read_picture(files[i]);
+      const io::Picture read = io::read_picture(files[i]);
+      const TensorView& picture = read.pixels.view();
       const char* key = i == 0 ? "image" : "last_image";
-      note_alpha(key, transparent);
+      note_losses(key, read);
       const bool whole = model_.kind.animation.taken;
       if (!whole && i == 0 && !o_.max_area) {
         note_shape(key, size_of(picture), fmt::format("max_area={} keeps its shape", o_.height * o_.width));
@@ -144,7 +145,7 @@ class Reader {
       note("the rest is left out");
     }
     note_hdr(key, clip);
-    note_alpha(key, clip.transparent);
+    note_losses(key, clip);
     return clip;
   }
 
@@ -154,11 +155,18 @@ class Reader {
         fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
   }
 
-  void note_alpha(const char* key, bool transparent) {
-    if (!transparent) return;
+  // Of a picture or a clip.
+  template <typename Pixels>
+  void note_losses(const char* key, const Pixels& read) {
     const bool mask = std::string_view(key) == "mask";
-    inputs_.notes.push_back(fmt::format("{} has transparent parts, but its alpha is not used{}", key,
-                                        mask ? "; white is regenerated" : ""));
+    if (read.transparent) {
+      inputs_.notes.push_back(fmt::format("{} has transparent parts, but its alpha is not used{}", key,
+                                          mask ? "; white is regenerated" : ""));
+    }
+    if (read.clipped) {
+      inputs_.notes.push_back(
+          fmt::format("{} is grey of 16 bits, and as in Pillow all above 255 is white; save it with 8 bits", key));
+    }
   }
 
   // The video has a frame for each of the clip's, at its own rate.
@@ -183,11 +191,11 @@ class Reader {
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
     if (io::is_picture(o_.mask)) {
-      const auto& [still, transparent] = io::read_picture(o_.mask);
-      note_alpha("mask", transparent);
-      note_shape("mask", size_of(still), "control_video", clip.own, kCrop);
+      const io::Picture still = io::read_picture(o_.mask);
+      note_losses("mask", still);
+      note_shape("mask", size_of(still.pixels), "control_video", clip.own, kCrop);
       inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
-      const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
+      const Tensor resized = io::resize(still.pixels, frame_, io::ResizeFilter::kLanczos);
       std::memcpy(inputs_.mask.view().raw(), resized.view().raw(), resized.view().bytes());
       return;
     }
@@ -220,13 +228,14 @@ class Reader {
           fmt::format("{} has {}, of which the first {} are used (num_frames)", key, frames_of(clip), o_.num_frames));
     }
     note_hdr(key, clip);
-    note_alpha(key, clip.transparent);
+    note_losses(key, clip);
     return clip;
   }
 
   Tensor read_reference(const fs::path& path) {
-    const auto& [picture, transparent] = io::read_picture(path);
-    note_alpha("reference_images", transparent);
+    const io::Picture read = io::read_picture(path);
+    const TensorView& picture = read.pixels.view();
+    note_losses("reference_images", read);
     const ImageSize own = size_of(picture);
     if (own.height < kReferenceUnit || own.width < kReferenceUnit) {
       fail("reference_images: {} is {}, but must have at least {} pixels each way", path.string(), text(own),

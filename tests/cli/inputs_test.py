@@ -63,13 +63,13 @@ def frames_folder(cwd, prefix, count=5):
     return folder
 
 
-def png(path, width, height, data=None, alpha=False):
+def png(path, width, height, data=None, alpha=False, bits=8):
     """A grey picture; `data` in place of the compressed rows. `alpha`: half transparent."""
     def chunk(name, body):
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-    rows = (b"\0" + b"\x80" * width * (2 if alpha else 1)) * min(height, 1 << 12)
+    rows = (b"\0" + b"\x80" * width * (2 if alpha or bits == 16 else 1)) * min(height, 1 << 12)
     body = zlib.compress(rows) if data is None else data
-    head = struct.pack(">IIBBBBB", width, height, 8, 4 if alpha else 0, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, bits, 4 if alpha else 0, 0, 0, 0)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b""))
     return path
 
@@ -203,6 +203,19 @@ def an_alpha_that_is_not_used_is_said(cwd):
         for note in ("mask has transparent parts, but its alpha is not used; white is regenerated",
                      "reference_images has transparent parts, but its alpha is not used\n"):
             assert note in result.stderr, result.stderr
+
+
+@test
+def grey_of_16_bits_is_said_to_become_white(cwd):
+    depth = png(pathlib.Path(cwd) / "depth.png", 48, 32, bits=16)
+    frames = pathlib.Path(cwd) / "depth"
+    frames.mkdir()
+    for i in range(5):
+        shutil.copy(depth, frames / f"{i}.png")
+    words = [f"control_video={frames}", f"mask={depth}", f"reference_images={depth}"]
+    _, result = tensors_of(cwd, "wan21_vace", "height=32", "width=48", *words)
+    for key in ("control_video", "mask", "reference_images"):
+        assert f"{key} is grey of 16 bits, and as in Pillow all above 255 is white" in result.stderr, result.stderr
 
 
 @test
