@@ -117,12 +117,16 @@ class Reader {
     note_speed("pose_video", pose);
     note_shape("pose_video", pose.own, kSizeOfVideo);
     inputs_.pose = std::move(pose.frames);
-    inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side}).frames;
+    io::ControlClip face = read_driving("face_video", o_.face_video, frames, {side, side});
+    note_drift("face_video", face, pose);
+    inputs_.face = std::move(face.frames);
     if (o_.mode == AnimateMode::kAnimate) return;
     io::ControlClip background = read_driving("background_video", o_.background_video, frames, frame_);
+    note_drift("background_video", background, pose);
     note_shape("background_video", background.own, kSizeOfVideo);
     inputs_.background = std::move(background.frames);
     const io::ControlClip mask = read_driving("mask", o_.mask, frames, frame_);
+    note_drift("mask", mask, pose);
     note_shape("mask", mask.own, kSizeOfVideo);
     inputs_.mask = luminance(mask.frames);
   }
@@ -169,12 +173,25 @@ class Reader {
     }
   }
 
+  // 29.97 and 30, 24 and 25 are alike; and a short GIF's times are in hundredths of a second.
+  static bool other_rate(const io::ControlClip& clip, double fps) {
+    constexpr double kSame = 0.05;
+    return clip.fps > 0 && clip.available > 1 && fps > 0 && std::abs(fps / clip.fps - 1) >= kSame;
+  }
+
+  // Frames go together by their numbers.
+  void note_drift(const char* key, const io::ControlClip& clip, const io::ControlClip& pose) {
+    if (!other_rate(clip, pose.available > 1 ? pose.fps : 0)) return;
+    inputs_.notes.push_back(fmt::format(
+        "{} has {:.4g} frames per second, but pose_video {:.4g}: they drift apart; convert them to one rate", key,
+        clip.fps, pose.fps));
+  }
+
   // The video has a frame for each of the clip's, at its own rate.
   void note_speed(const char* key, const io::ControlClip& clip) {
-    constexpr double kSame = 0.05;  // 29.97 and 30, 24 and 25; and a short GIF's times are in hundredths of a second
-    if (clip.fps == 0 || clip.available == 1) return;
-    const double speed = static_cast<double>(o_.fps) / clip.fps;
-    if (std::abs(speed - 1) < kSame) return;
+    const auto fps = static_cast<double>(o_.fps);
+    if (!other_rate(clip, fps)) return;
+    const double speed = fps / clip.fps;
     inputs_.notes.push_back(fmt::format(
         "{} has {:.4g} frames per second, the video {}: it plays at {:.3g} times its speed; fps={} keeps it", key,
         clip.fps, o_.fps, speed, std::clamp<int64_t>(std::llround(clip.fps), 1, 240)));

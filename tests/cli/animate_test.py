@@ -6,6 +6,7 @@
 """
 import json
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -196,6 +197,20 @@ def a_face_of_one_frame_is_shown_all_the_time(cwd):
     _, shape, data = still["face_u8"]
     frame = len(data) // shape[0]
     assert all(data[i * frame:(i + 1) * frame] == data[:frame] for i in range(shape[0])), shape
+
+
+@test
+def videos_that_drift_apart_are_said(cwd):
+    clips = {}
+    for fps in (16, 8):
+        tensors_of(cwd, words(cwd, output=f"{fps}.gif", fps=fps))
+        clips[fps] = pathlib.Path(cwd) / f"{fps}.gif"
+    _, result = tensors_of(cwd, words(cwd, pose_video=clips[16], face_video=clips[8]))
+    # The times of a GIF are hundredths of a second.
+    assert re.search(r"face_video has [78][.\d]* frames per second, but pose_video 1[67][.\d]*: they drift apart",
+                     result.stderr), result.stderr
+    _, result = tensors_of(cwd, words(cwd, pose_video=clips[16], face_video=clips[16]))
+    assert "drift" not in result.stderr, result.stderr
 
 
 @test
