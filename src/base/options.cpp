@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -11,13 +12,18 @@
 namespace zoetrope {
 
 int64_t parse_integer(std::string_view text, IntegerRange range) {
-  const std::optional<int64_t> value = to_number<int64_t>(text);
-  if (!value) fail("'{}' is not a whole number", text);
-  if (*value < range.low || *value > range.high) {
-    if (range.high == INT64_MAX) fail("{} is too small; {} is the least", *value, range.low);
-    fail("{} is out of range; {} to {} is allowed", *value, range.low, range.high);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size();
+  if (whole && error == std::errc::result_out_of_range) {  // of 64 bits
+    fail("{} is out of range; {} to {} is allowed", text, range.low, range.high);
   }
-  return *value;
+  if (!whole || error != std::errc()) fail("'{}' is not a whole number", text);
+  if (value < range.low || value > range.high) {
+    if (range.high == INT64_MAX) fail("{} is too small; {} is the least", value, range.low);
+    fail("{} is out of range; {} to {} is allowed", value, range.low, range.high);
+  }
+  return value;
 }
 
 double parse_number(std::string_view text, NumberRange range) {

@@ -101,6 +101,9 @@ TEST(Options, RefusesWithOneSentenceThatSaysWhatWouldBeRight) {
   EXPECT_THAT(e.refusal("heigth=64"), HasSubstr("did you mean 'height'"));
   EXPECT_THAT(e.refusal("height=64.5"), HasSubstr("not a whole number"));
   EXPECT_THAT(e.refusal("height=8"), HasSubstr("16 to 8192"));
+  EXPECT_THAT(e.refusal("height=9223372036854775808"), HasSubstr("9223372036854775808 is out of range; 16 to 8192"));
+  EXPECT_THAT(e.refusal("height=-9223372036854775809"), HasSubstr("is out of range; 16 to 8192"));
+  EXPECT_THAT(e.refusal("height=99999999999999999999x"), HasSubstr("not a whole number"));
   EXPECT_THAT(e.refusal("flow_shift=nan"), HasSubstr("finite"));
   EXPECT_THAT(e.refusal("dtype=fp8"), HasSubstr("bf16, float32"));
   EXPECT_THAT(e.refusal("loud=maybe"), HasSubstr("true nor false"));
