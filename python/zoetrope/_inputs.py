@@ -1,6 +1,7 @@
 """Noise, pictures and results as diffusers has them, and as the engine takes and gives them."""
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -87,6 +88,16 @@ def latents_file(latents: list[numpy.ndarray], number: int, folder: Path) -> str
     file = folder / f"latents_{number}.safetensors"
     _core.write_latents(str(file), latents)
     return str(file)
+
+
+def require_output_type(output_type: str) -> None:
+    """Before a run, which may take hours: what frames_as() needs."""
+    module, name = {"pil": ("PIL.Image", "Pillow"), "pt": ("torch", "PyTorch")}.get(output_type, ("", ""))
+    try:
+        if module:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise _core.Error(f"call: output_type='{output_type}' needs {name}, which cannot be imported: {error}") from None
 
 
 def frames_as(output_type: str, videos: list[dict[str, Any]]) -> Any:

@@ -16,7 +16,7 @@ import numpy
 from . import _core
 from ._attention import is_torch
 from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
-                      is_turned, latents_file, picture_file)
+                      is_turned, latents_file, picture_file, require_output_type)
 from ._values import Keys, keys_of
 from ._values import text as value_text
 
@@ -156,6 +156,7 @@ class WanPipeline:
         _refuse("call", keys, _REFUSED_WHEN_CALLED)
         if output_type not in _OUTPUT_TYPES:
             raise _core.Error(f"call: output_type={output_type!r}; use one of {', '.join(_OUTPUT_TYPES)}")
+        require_output_type(output_type)
         for name, count in (("num_videos_per_prompt", num_videos_per_prompt), ("batch_size", batch_size)):
             if not isinstance(count, int) or count < 1:
                 raise _core.Error(f"call: {name}={count!r}; it must be 1 or more")

@@ -43,6 +43,16 @@ def test_bytes_of_a_file(pipe, tmp_path):
             assert picture.tobytes() == file.tobytes()
 
 
+@pytest.mark.parametrize("output_type, module", [("pil", "PIL"), ("pt", "torch")])
+def test_a_missing_module_is_said_before_the_run(pipe, monkeypatch, output_type, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, f"{module}.Image", None)
+    steps = []
+    with pytest.raises(zoetrope.Error, match=f"output_type='{output_type}' needs"):
+        pipe(PROMPT, output_type=output_type, callback_on_step_end=lambda *_: steps.append(1), **SMALL)
+    assert not steps
+
+
 def test_latents_alone(pipe, dump):
     latents = pipe(prompt=PROMPT, generator=7, output_type="latent", **SMALL).frames
     assert (numpy.asarray(latents) == dump["latents.2"]).all()
