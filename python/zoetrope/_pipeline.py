@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import re
 import tempfile
@@ -158,7 +159,7 @@ class WanPipeline:
             raise _core.Error(f"call: output_type={output_type!r}; use one of {', '.join(_OUTPUT_TYPES)}")
         require_output_type(output_type)
         for name, count in (("num_videos_per_prompt", num_videos_per_prompt), ("batch_size", batch_size)):
-            if not isinstance(count, int) or count < 1:
+            if not isinstance(count, numbers.Integral) or count < 1:
                 raise _core.Error(f"call: {name}={count!r}; it must be 1 or more")
         if prompt is None:
             raise _core.Error("call: prompt is missing; say what the video shows")

@@ -105,7 +105,8 @@ def test_ranks_and_strategies(dump):
 
 def test_several_videos(pipe, dump):
     prompts = [PROMPT, "a red ball bounces on a black background"]
-    out = pipe(prompt=prompts, negative_prompt=["", "blue"], generator=7, num_videos_per_prompt=2, **SMALL)
+    out = pipe(prompt=prompts, negative_prompt=["", "blue"], generator=7, num_videos_per_prompt=numpy.int64(2),
+               **SMALL)
     assert out.frames.shape == (4, 9, 64, 64, 3) and out.seeds == [7, 8, 9, 10]
     assert (out.frames[0] == dump["frames"]).all()
     alone = pipe(prompt=prompts[1], negative_prompt="blue", generator=10, **SMALL)
