@@ -101,16 +101,19 @@ def require_output_type(output_type: str) -> None:
 
 
 def frames_as(output_type: str, videos: list[dict[str, Any]]) -> Any:
-    """What diffusers returns as frames."""
+    """What diffusers returns as frames. Takes those of each video, so that few are in memory twice."""
     if output_type == "latent":
         return as_user_array(numpy.concatenate([video["latents"] for video in videos]))
     if output_type == "pil":
         from PIL import Image
 
-        return [[Image.fromarray(frame) for frame in (video["frames"] * 255).round().astype(numpy.uint8)]
+        return [[Image.fromarray((frame * 255).round().astype(numpy.uint8)) for frame in video.pop("frames")]
                 for video in videos]
-    frames = [video["frames"] for video in videos]
-    stacked = frames[0][None] if len(frames) == 1 else numpy.stack(frames)
+    stacked = videos[0]["frames"][None]
+    if len(videos) > 1:
+        stacked = numpy.empty((len(videos), *stacked.shape[1:]), numpy.float32)
+        for number, video in enumerate(videos):
+            stacked[number] = video.pop("frames")
     if output_type == "np":
         return stacked
     import torch

@@ -1,10 +1,13 @@
 """Pictures as a call of WanPipeline takes them, against the program with the same files."""
+import tracemalloc
 import warnings
+import weakref
 
 import numpy
 import pytest
 import zoetrope
 from conftest import MODEL, SOURCE, program, settings, tensors_of
+from zoetrope._inputs import frames_as
 
 Image = pytest.importorskip("PIL.Image")
 PIPELINES = SOURCE / "tests" / "golden" / "pipelines"
@@ -29,6 +32,25 @@ def test_pictures_of_every_kind(tmp_path):
             some(wrong, "a cat", last_image=file, **small)
     with pytest.raises(zoetrope.Error, match="last_image"):
         some(file, "a cat", **small)
+
+
+def test_frames_are_not_held_twice():
+    """The plan has them once, and a run that is complete must not end for want of memory."""
+    def made():
+        return [{"frames": numpy.full((20, 128, 128, 3), value, numpy.float32)} for value in (0.25, 0.75)]
+
+    videos = made()
+    held = [weakref.ref(video["frames"]) for video in videos]
+    stacked = frames_as("np", videos)
+    assert all(one() is None for one in held) and (stacked == numpy.stack([v["frames"] for v in made()])).all()
+    videos = made()
+    size = videos[0]["frames"].nbytes
+    tracemalloc.start()
+    pictures = frames_as("pil", videos)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < size, (peak, size)
+    assert [len(video) for video in pictures] == [20, 20] and pictures[1][19].getpixel((5, 5)) == (191, 191, 191)
 
 
 def test_a_pillow_image_on_its_side_is_said(tmp_path):
