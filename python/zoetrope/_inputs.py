@@ -75,6 +75,11 @@ def picture_file(key: str, picture: Any, folder: Path) -> str:
     return str(file)
 
 
+def picture_files(folder: Path, **pictures: Any) -> dict[str, str]:
+    """Of those that are given."""
+    return {key: picture_file(key, picture, folder) for key, picture in pictures.items() if picture is not None}
+
+
 def is_turned(picture: Any) -> bool:
     """Whether a Pillow image lies otherwise than EXIF says it was taken."""
     orientation, upright = 0x0112, 1

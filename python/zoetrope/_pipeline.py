@@ -17,7 +17,7 @@ import numpy
 from . import _core
 from ._attention import is_torch
 from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
-                      is_turned, latents_file, picture_file, require_output_type)
+                      is_turned, latents_file, picture_files, require_output_type)
 from ._values import Keys, keys_of
 from ._values import text as value_text
 
@@ -177,8 +177,7 @@ class WanPipeline:
                               "its path, or PIL.ImageOps.exif_transpose(…)", stacklevel=2)
         with tempfile.TemporaryDirectory(prefix="zoetrope-") as name:
             folder = Path(name)
-            pictures = {key: picture_file(key, value, folder)
-                        for key, value in (("image", image), ("last_image", last_image)) if value is not None}
+            pictures = picture_files(folder, image=image, last_image=last_image)
             common = keys_of({
                 "height": height, "width": width, "num_frames": num_frames, "num_inference_steps": num_inference_steps,
                 "guidance_scale": guidance_scale, "guidance_scale_2": guidance_scale_2,
@@ -284,9 +283,11 @@ class WanPipeline:
 
         return hook
 
-    def describe(self, prompt: str, **keys: Any) -> str:
+    def describe(self, prompt: str, *, image: Any = None, last_image: Any = None, **keys: Any) -> str:
         """What the run would be, before anything runs: model, size, use of the ranks, memory, predicted time."""
-        return self._model.describe(keys_of({"prompt": prompt, **keys}))
+        with tempfile.TemporaryDirectory(prefix="zoetrope-") as folder:
+            pictures = picture_files(Path(folder), image=image, last_image=last_image)
+            return self._model.describe(keys_of({"prompt": prompt, **pictures, **keys}))
 
     def to(self, device: Any = "cpu") -> WanPipeline:
         """For scripts that say where to compute: CPUs alone can."""

@@ -27,6 +27,7 @@ def test_pictures_of_every_kind(tmp_path):
     with_alpha = Image.fromarray(numpy.dstack([pixels, numpy.full((40, 56), 9, numpy.uint8)]))
     for picture in (file, str(file), Image.fromarray(pixels), with_alpha, pixels, pixels[::-1][::-1]):
         assert (some(picture, "a cat", last_image=picture, generator=3, **small).frames[0] == wanted).all()
+        assert "64 x 48 x 5" in some.describe("a cat", image=picture, last_image=picture, **small)
     for wrong, words in ((pixels / 255, "float64"), (pixels[..., 0], r"\[40, 56\]"), ([pixels], "list"), (3, "int")):
         with pytest.raises(TypeError, match=words):
             some(wrong, "a cat", last_image=file, **small)
