@@ -54,7 +54,7 @@ class Builder {
     add("weights kept between runs", kept_besides(used, w_.segments > 1 && done.denoised > 0));
     add("steps kept for the dump", w_.kept.steps * done.denoised);
     add("frames kept", w_.kept.frames * done.decoded);
-    if (done.decoded > 0) add("video encoder", w_.vae.encoder);
+    if (done.decoded > 0) add("video encoder", w_.vae.video_encoder);
   }
 
   Bytes kept_besides(const WeightBytes* used, bool between_segments) const {

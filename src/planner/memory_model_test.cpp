@@ -146,9 +146,9 @@ TEST(MemoryModel, WhatSegmentsKeepStaysWhileLaterOnesAreMade) {
 TEST(MemoryModel, TheVideosEncoderStaysFromTheFirstDecodedSegment) {
   Workload w = example();
   const auto with_encoder = [&](const char* name) {
-    w.vae.encoder = mega(100);
+    w.vae.video_encoder = mega(100);
     const Bytes with = phase(memory_model(w), name).total();
-    w.vae.encoder = Bytes();
+    w.vae.video_encoder = Bytes();
     return with - phase(memory_model(w), name).total();
   };
   EXPECT_EQ(with_encoder("denoise with transformer"), Bytes());

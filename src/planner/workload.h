@@ -69,10 +69,10 @@ struct Workload {
 
   struct Vae {
     WeightBytes weights;
-    Bytes workspace;  // of a rank: caches and frames in work
-    Bytes output;     // of rank 0: frames on their way into the file
-    Bytes encoder;    // of rank 0: of the file's frames
-    Bytes preview;    // of rank 0 while denoising: the decoder and its frames for previews; zero without
+    Bytes workspace;      // of a rank: caches and frames in work
+    Bytes output;         // of rank 0: frames on their way into the file
+    Bytes video_encoder;  // of rank 0: of the file's frames
+    Bytes preview;        // of rank 0 while denoising: the decoder and its frames for previews; zero without
   } vae;
 
   // Of rank 0 and a segment, to the end of the run.

@@ -257,7 +257,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   }
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
-  vae.encoder = Bytes(size.encoder_bytes);
+  vae.video_encoder = Bytes(size.video_encoder_bytes);
   if (tiled) {
     vae.output += Bytes(static_cast<int64_t>(
         tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));

@@ -69,12 +69,12 @@ struct RunSize {
   int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory or a .gif, a sink's
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;
-  int64_t frames_waiting = 0;  // between the decoder and the file, at most
-  int64_t encoder_bytes = 0;   // of the file's frames
-  int64_t weight_memory = 0;   // bytes for an expert's packed weights, or a tensor rank's part; 0: all, none streamed
-  bool weight_cache = false;   // what is streamed is read packed; else it is packed again
-  bool as_stored = false;      // an expert's weights: its file, and what is packed for use
-  double share_of_first = 1;   // of the steps, those of the first of two experts
+  int64_t frames_waiting = 0;       // between the decoder and the file, at most
+  int64_t video_encoder_bytes = 0;  // of the file's frames
+  int64_t weight_memory = 0;  // bytes for an expert's packed weights, or a tensor rank's part; 0: all, none streamed
+  bool weight_cache = false;  // what is streamed is read packed; else it is packed again
+  bool as_stored = false;     // an expert's weights: its file, and what is packed for use
+  double share_of_first = 1;  // of the steps, those of the first of two experts
   int sharers = 1;  // processes with one copy of weights: an expert's where all are in memory, or its file; the VAE's
   int threads = 1;  // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
