@@ -57,31 +57,69 @@ def checked_latents(latents: Any, shape: list[int], videos: int) -> numpy.ndarra
     return latents
 
 
-def picture_file(key: str, picture: Any, folder: Path) -> str:
-    """A path as it is; pixels as a file of the folder."""
-    if isinstance(picture, (str, os.PathLike)):
-        return os.fspath(picture)
+VIDEOS = ("control_video", "video", "mask", "mask_video", "pose_video", "face_video", "background_video")
+
+
+def pixels_of(key: str, picture: Any, wanted: str) -> numpy.ndarray:
+    """uint8 [height, width, 3]."""
     if hasattr(picture, "convert") and hasattr(picture, "getbands"):  # of Pillow
         picture = numpy.asarray(picture.convert("RGB"))
     if is_torch(picture):
         picture = picture.detach().cpu().numpy()
     if not isinstance(picture, numpy.ndarray):
-        raise TypeError(f"{key}: is of type {type(picture).__name__}; give one path, Pillow image, or array of uint8 "
-                        "[height, width, 3]")
+        raise TypeError(f"{key}: is of type {type(picture).__name__}; give {wanted}")
     if picture.dtype != numpy.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
         raise TypeError(f"{key}: is {picture.dtype} {list(picture.shape)}, but must be uint8 [height, width, 3]")
-    file = folder / f"{key}.png"
-    _core.write_png(str(file), numpy.ascontiguousarray(picture))
+    return numpy.ascontiguousarray(picture)
+
+
+def picture_file(key: str, picture: Any, file: Path,
+                 wanted: str = "one path, Pillow image, or array of uint8 [height, width, 3]") -> str:
+    """A path as it is; pixels as that file."""
+    if isinstance(picture, (str, os.PathLike)):
+        return os.fspath(picture)
+    _core.write_png(str(file), pixels_of(key, picture, wanted))
     return str(file)
 
 
-def picture_files(folder: Path, **pictures: Any) -> dict[str, str]:
-    """Of those that are given."""
-    return {key: picture_file(key, picture, folder) for key, picture in pictures.items() if picture is not None}
+def frames_folder(key: str, frames: Any, folder: Path) -> str:
+    """Pictures of one size in the order of their names."""
+    if len(frames) == 0:
+        raise _core.Error(f"{key}: is empty; give one picture or more")
+    folder.mkdir()
+    first = None
+    for number, frame in enumerate(frames):
+        pixels = pixels_of(f"{key}[{number}]", frame, "Pillow images, or arrays of uint8 [height, width, 3]")
+        first = first or pixels.shape
+        if pixels.shape != first:
+            raise _core.Error(f"{key}: [{number}] is {pixels.shape[1]} x {pixels.shape[0]}, but [0] is {first[1]} x "
+                              f"{first[0]}; give pictures of one size")
+        _core.write_png(str(folder / f"{number:06}.png"), pixels)
+    return str(folder)
+
+
+def picture_files(folder: Path, **given: Any) -> dict[str, Any]:
+    """As keys: paths as they are, pixels as files of the folder. Of those that are given."""
+    keys: dict[str, Any] = {}
+    for key, value in given.items():
+        listed = isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 4
+        if value is None:
+            continue
+        if key == "reference_images" and listed:
+            keys[key] = [picture_file(f"{key}[{number}]", one, folder / f"{key}_{number}.png")
+                         for number, one in enumerate(value)]
+        elif key in VIDEOS and listed:
+            keys[key] = frames_folder(key, value, folder / key)
+        else:
+            wanted = ("a path, a list of Pillow images, or uint8 [frames, height, width, 3]",) if key in VIDEOS else ()
+            keys[key] = picture_file(key, value, folder / f"{key}.png", *wanted)
+    return keys
 
 
 def is_turned(picture: Any) -> bool:
-    """Whether a Pillow image lies otherwise than EXIF says it was taken."""
+    """Whether a Pillow image, or one of a list, lies otherwise than EXIF says it was taken."""
+    if isinstance(picture, (list, tuple)):
+        return any(is_turned(one) for one in picture)
     orientation, upright = 0x0112, 1
     try:
         return hasattr(picture, "getexif") and picture.getexif().get(orientation, upright) in range(upright + 1, 9)

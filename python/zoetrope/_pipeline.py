@@ -16,7 +16,7 @@ import numpy
 
 from . import _core
 from ._attention import is_torch
-from ._inputs import (as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
+from ._inputs import (VIDEOS, as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
                       is_turned, latents_file, picture_files, require_output_type)
 from ._values import Keys, keys_of
 from ._values import text as value_text
@@ -52,6 +52,7 @@ _REFUSED_ATTRIBUTES = {
     "scheduler": "give scheduler='unipc' and flow_shift=3.0 to from_pretrained or to the call"}
 _OUTPUT_TYPES = ("np", "pil", "pt", "latent")
 _TENSOR_INPUTS = ("latents",)
+_PICTURES = ("reference_images", *VIDEOS)
 _DTYPE_KEYS = {"transformer": "dtype", "text_encoder": "text_encoder_dtype", "vae": "vae_dtype"}
 
 
@@ -147,7 +148,8 @@ class WanPipeline:
 
         generator: an int is a seed (of several videos the first one's; the others follow), a torch.Generator draws the
         noise as in diffusers, a list has one for each video; unset: a seed is drawn. latents: the noise itself,
-        float32 [videos, C, T, h, w]. image, last_image: a path, a Pillow image, or uint8 [height, width, 3].
+        float32 [videos, C, T, h, w]. image, last_image: a path, a Pillow image, or uint8 [height, width, 3];
+        control_video, mask and other videos: a path, a list of those, or uint8 [frames, height, width, 3].
         batch_size: videos that are denoised together. Other keys are those of docs/configuration.md. Unset values are
         those of from_pretrained, else the defaults there.
 
@@ -171,13 +173,14 @@ class WanPipeline:
             raise _core.Error("call: prompt is an empty list; give one prompt or more")
         negatives = _listed("negative_prompt", negative_prompt, len(prompts))
         hook = self._latents_hook(callback_on_step_end, callback_on_step_end_tensor_inputs)
-        for key, picture in (("image", image), ("last_image", last_image)):
+        given = {"image": image, "last_image": last_image, **{key: keys.pop(key) for key in _PICTURES if key in keys}}
+        for key, picture in given.items():
             if is_turned(picture):
                 warnings.warn(f"call: {key} is not upright by its EXIF, and a Pillow image is taken as it lies; give "
                               "its path, or PIL.ImageOps.exif_transpose(…)", stacklevel=2)
         with tempfile.TemporaryDirectory(prefix="zoetrope-") as name:
             folder = Path(name)
-            pictures = picture_files(folder, image=image, last_image=last_image)
+            pictures = picture_files(folder, **given)
             common = keys_of({
                 "height": height, "width": width, "num_frames": num_frames, "num_inference_steps": num_inference_steps,
                 "guidance_scale": guidance_scale, "guidance_scale_2": guidance_scale_2,
@@ -286,7 +289,8 @@ class WanPipeline:
     def describe(self, prompt: str, *, image: Any = None, last_image: Any = None, **keys: Any) -> str:
         """What the run would be, before anything runs: model, size, use of the ranks, memory, predicted time."""
         with tempfile.TemporaryDirectory(prefix="zoetrope-") as folder:
-            pictures = picture_files(Path(folder), image=image, last_image=last_image)
+            given = {key: keys.pop(key) for key in _PICTURES if key in keys}
+            pictures = picture_files(Path(folder), image=image, last_image=last_image, **given)
             return self._model.describe(keys_of({"prompt": prompt, **pictures, **keys}))
 
     def to(self, device: Any = "cpu") -> WanPipeline:

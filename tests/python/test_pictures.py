@@ -35,6 +35,50 @@ def test_pictures_of_every_kind(tmp_path):
         some(file, "a cat", **small)
 
 
+def test_videos_of_pictures(tmp_path):
+    """As diffusers has them: the bits of the folders with the same pictures."""
+    inputs = PIPELINES / "wan21_vace" / "inputs"
+    frames, masks = ([Image.open(file) for file in sorted(inputs.glob(f"{name}_*.png"))] for name in ("video", "mask"))
+    masks = [mask.convert("L") for mask in masks]
+    for name, pictures in (("video", frames), ("mask", masks)):
+        (tmp_path / name).mkdir()
+        for number, picture in enumerate(pictures):
+            picture.save(tmp_path / name / f"{number}.png")
+    reference = inputs / "reference_0.png"
+    some = zoetrope.WanPipeline.from_pretrained(PIPELINES / "wan21_vace", keep_weights="all", **MODEL)
+    keys = dict(prompt=["a cat", "a dog"], generator=3, height=32, width=48, num_frames=5, num_inference_steps=1,
+                output_type="latent")
+    wanted = some(control_video=tmp_path / "video", mask=tmp_path / "mask", reference_images=[reference, reference],
+                  **keys).frames
+    array = numpy.stack([numpy.asarray(frame.convert("RGB")) for frame in frames])
+    opened = Image.open(reference)
+    for given in (dict(video=frames, mask=masks, reference_images=[opened, opened]),
+                  dict(control_video=array, mask_video=tuple(masks),
+                       reference_images=[reference, numpy.asarray(opened)]),
+                  dict(control_video=list(array), mask=tmp_path / "mask", reference_images=f"{reference},{reference}")):
+        assert (some(**given, **keys).frames == wanted).all(), given
+        assert "48 x 32 x 5" in some.describe("a cat", height=32, width=48, num_frames=5, **given)
+    one = some(control_video=frames, mask=masks[2], reference_images=opened, **keys).frames
+    assert (one == some(control_video=frames, mask=[masks[2]] * 5, reference_images=[opened], **keys).frames).all()
+    assert not (one == wanted).all()
+    with pytest.warns(UserWarning, match="reference_images is not upright by its EXIF"):
+        turned = opened.copy()
+        turned.getexif()[0x0112] = 6
+        some(control_video=frames, reference_images=[opened, turned], **keys)
+    for error, words, given in ((zoetrope.Error, "^control_video: is empty", dict(control_video=[])),
+                                (zoetrope.Error, r"^mask: \[1\] is 9 x 7, but \[0\] is",
+                                 dict(video=frames, mask=[masks[0], masks[1].resize((9, 7))])),
+                                (TypeError, r"^video\[0\]: is float64", dict(video=array / 255)),
+                                (TypeError, r"^video\[0\]: is of type str; give Pillow", dict(video=["a", "b"])),
+                                (TypeError, "^pose_video: is of type int; give a path, a list", dict(pose_video=3)),
+                                (TypeError, r"^reference_images\[1\]: is of type int",
+                                 dict(reference_images=[opened, 3]))):
+        with pytest.raises(error, match=words):
+            some(**given, **keys)
+        with pytest.raises(error, match=words):
+            some.describe("a cat", **given)
+
+
 def test_frames_are_not_held_twice():
     """The plan has them once, and a run that is complete must not end for want of memory."""
     def made():
