@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy
+
 from . import _core
 
 Keys = list[tuple[str, str]]
@@ -29,6 +31,10 @@ def text(key: str, value: Any) -> str:
         return repr(float(value))
     if str(value).startswith("torch.") and type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
+    if isinstance(value, numpy.ndarray):
+        if value.ndim > 1:
+            raise TypeError(f"{key}: has the shape {list(value.shape)}; give one value, or a list of them")
+        return text(key, value.tolist())
     if isinstance(value, Mapping):
         return ",".join(f"{_item(key, name)}:{_item(key, item)}" for name, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):

@@ -61,6 +61,10 @@ def test_videos_of_pictures(tmp_path):
     one = some(control_video=frames, mask=masks[2], reference_images=opened, **keys).frames
     assert (one == some(control_video=frames, mask=[masks[2]] * 5, reference_images=[opened], **keys).frames).all()
     assert not (one == wanted).all()
+    scales = [numpy.float32(0.5), numpy.float32(2)]
+    scaled = [some(video=frames, conditioning_scale=scale, **keys).frames
+              for scale in ([0.5, 2.0], scales, numpy.array(scales))]
+    assert (scaled[0] == scaled[1]).all() and (scaled[0] == scaled[2]).all()
     with pytest.warns(UserWarning, match="reference_images is not upright by its EXIF"):
         turned = opened.copy()
         turned.getexif()[0x0112] = 6

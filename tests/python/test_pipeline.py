@@ -137,6 +137,9 @@ def test_keys_of_a_video(pipe, dump):
     assert "cache" not in out.summaries[0].lower()
     cached = pipe(prompt=PROMPT, generator=7, cache="mag", cache_ratios="wan2.1_t2v_14b", **SMALL)
     assert "MagCache" in cached.summaries[0]
+    listed = pipe(prompt=PROMPT, generator=7, sigmas=[1.0, 0.75, 0.5], flow_shift=2.0, **SMALL).frames
+    arrays = {"sigmas": numpy.linspace(1, 0.5, 3), "flow_shift": numpy.array(2, numpy.float32)}
+    assert (pipe(prompt=PROMPT, generator=7, **arrays, **SMALL).frames == listed).all()
 
 
 def test_the_callback_sees_every_step(pipe, dump):
@@ -499,6 +502,7 @@ def test_refusals_when_called(pipe):
     refused(error, "'prompt_embeds'", "a", callback_on_step_end=print,
             callback_on_step_end_tensor_inputs=["prompt_embeds"])
     refused(error, "did you mean 'flow_shift'", "a", flow_shif=3)
+    refused(TypeError, "sigmas: has the shape [1, 3]", "a", sigmas=numpy.ones((1, 3)))
     refused(error, "is fixed when the model is opened", "a", ranks=2)
     refused(error, "is fixed when the model", "a", model="other")
     refused(error, "is a key of the program alone; frames", "a", output="x.mp4")

@@ -1,6 +1,7 @@
 """zoetrope.plan() against the file that the program writes."""
 import json
 
+import numpy
 import pytest
 import zoetrope
 from conftest import TINY, program
@@ -16,7 +17,8 @@ def written(tmp_path, *words):
 
 def test_is_the_file_of_the_program(tmp_path):
     words = ["wan2.1_t2v_1.3b", "hardware=h100_8", "ranks=1,2,4", "height=480", "width=832", "num_frames=17"]
-    assert zoetrope.plan("wan2.1_t2v_1.3b", **KEYS) == written(tmp_path, *words)
+    for ranks in ([1, 2, 4], numpy.array([1, 2, 4])):
+        assert zoetrope.plan("wan2.1_t2v_1.3b", **{**KEYS, "ranks": ranks}) == written(tmp_path, *words)
 
 
 def test_figures_and_folders(tmp_path):
