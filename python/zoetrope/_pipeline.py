@@ -32,7 +32,8 @@ _REFUSED_WHEN_OPENED = {
     "local_files_only": _LOCAL, "subfolder": _LOCAL, "custom_pipeline": _LOCAL,
     "quantization_config": "quantised weights are files here: transformer='model-Q4_K_M.gguf'",
     "max_memory": "memory_limit=GB says what the process may use", "offload_folder": "weight_cache=FOLDER does it",
-    "low_cpu_mem_usage": "weights are read as memory allows; see weight_memory"}
+    "low_cpu_mem_usage": "weights are read as memory allows; see weight_memory",
+    "use_safetensors": "pickles are never read; leave it out"}
 _COMPONENTS = ("transformer", "transformer_2", "text_encoder", "vae", "image_encoder", "tokenizer", "scheduler")
 _REFUSED_WHEN_CALLED = {
     "prompt_embeds": "prompts are encoded here; give prompt",
@@ -117,6 +118,8 @@ class WanPipeline:
         dtype where it is not text, sets the dtypes of all components, as in diffusers. Reads and checks configs and
         headers; weights are read by the first call.
         """
+        if options.get("use_safetensors") is True:
+            del options["use_safetensors"]
         _refuse("from_pretrained", options, _REFUSED_WHEN_OPENED)
         for name in _COMPONENTS:
             if options.get(name) is not None and not isinstance(options[name], (str, os.PathLike)):

@@ -334,8 +334,10 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     for (const Option& o : options_)
       if (!o.ignored) names.push_back(o.name);
     const std::string near = nearest_name(key, names);
-    fail("{}: unknown key '{}'{}", origin, key,
-         near.empty() ? "; --help lists the keys" : fmt::format("; did you mean '{}'?", near));
+    // Other origins may be of no program: calls of Python, requests.
+    const char* const list = origin == kCommandLine ? "--help" : "docs/configuration.md";
+    fail("{}: unknown key '{}'; {}", origin, key,
+         near.empty() ? fmt::format("{} lists the keys", list) : fmt::format("did you mean '{}'?", near));
   }
   if (option->ignored) return note_ignored(key);
   if (option->translate) {

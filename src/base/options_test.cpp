@@ -265,6 +265,13 @@ TEST(Options, DtypesGoByAnyOfTheirNames) {
   EXPECT_EQ(e.refusal("dtype=fp16"), "command line: dtype=fp16: 'fp16' is unknown; one of: bf16, float32");
 }
 
+TEST(Options, SaysWhereTheKeysAreListed) {
+  Example e;
+  EXPECT_EQ(e.refusal("qqqq=1"), "command line: unknown key 'qqqq'; --help lists the keys");
+  EXPECT_THAT([&] { e.set.set("qqqq", "1", "call"); },
+              testing::ThrowsMessage<Error>("call: unknown key 'qqqq'; docs/configuration.md lists the keys"));
+}
+
 TEST(Options, SuggestsWhatANameOfOtherProgramsIsCalledHereAndNothingFar) {
   const std::vector<std::string> keys = {"timesteps", "num_inference_steps", "seed",  "trace",          "num_frames",
                                          "width",     "guidance_scale",      "cache", "negative_prompt"};
