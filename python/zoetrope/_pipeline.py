@@ -5,6 +5,7 @@ import logging
 import numbers
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -71,6 +72,14 @@ class WanPipelineOutput:
         return getattr(self, key) if isinstance(key, str) else (self.frames,)[key]
 
 
+def _warn(text: str) -> None:
+    """With the line that called this file, through whatever class of it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
 def _refuse(what: str, values: dict[str, Any], reasons: dict[str, str]) -> None:
     for key, reason in reasons.items():
         if values.pop(key, None) is not None:
@@ -135,7 +144,7 @@ class WanPipeline:
         keys = keys_of({**_torch_dtypes(torch_dtype), **options})
         model = _core.Pipeline(folder, keys)
         if model.note:
-            warnings.warn(f"from_pretrained: {model.note}", stacklevel=2)
+            _warn(f"from_pretrained: {model.note}")
         return cls(model, keys)
 
     def __call__(self, prompt: str | Sequence[str] | None = None, negative_prompt: str | Sequence[str] | None = None,
@@ -179,8 +188,8 @@ class WanPipeline:
         given = {"image": image, "last_image": last_image, **{key: keys.pop(key) for key in _PICTURES if key in keys}}
         for key, picture in given.items():
             if is_turned(picture):
-                warnings.warn(f"call: {key} is not upright by its EXIF, and a Pillow image is taken as it lies; give "
-                              "its path, or PIL.ImageOps.exif_transpose(…)", stacklevel=2)
+                _warn(f"call: {key} is not upright by its EXIF, and a Pillow image is taken as it lies; give its path "
+                      "or PIL.ImageOps.exif_transpose(…)")
         with tempfile.TemporaryDirectory(prefix="zoetrope-") as name:
             folder = Path(name)
             pictures = picture_files(folder, **given)
@@ -191,7 +200,7 @@ class WanPipeline:
             videos = [common + keys_of({"prompt": text, "negative_prompt": negative})
                       for text, negative in zip(prompts, negatives) for _ in range(num_videos_per_prompt)]
             if ignored := self._model.ignored(common):
-                warnings.warn(f"call: {ignored}", stacklevel=2)
+                _warn(f"call: {ignored}")
             if len(videos) > batch_size:
                 self._refuse_journal(common, len(videos), batch_size)
             seeds = self._add_noise(videos, generator, latents, folder)
@@ -205,7 +214,7 @@ class WanPipeline:
                 made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note, None,
                                              hook)
         for warning in dict.fromkeys(found):
-            warnings.warn(warning, stacklevel=2)
+            _warn(warning)
         frames = frames_as(output_type, made)
         if not return_dict:
             return (frames,)

@@ -115,6 +115,10 @@ def test_a_pillow_image_on_its_side_is_said(tmp_path):
     with pytest.warns(UserWarning, match="image is not upright by its EXIF") as warned:
         lying = some(image=photo, **keys).frames
     assert warned[0].filename == __file__
+    first = zoetrope.WanImageToVideoPipeline.from_pretrained(PIPELINES / "wan21_i2v", keep_weights="all", **MODEL)
+    with pytest.warns(UserWarning, match="upright|remat_policy") as warned:
+        assert (first(photo, remat_policy="NONE", **keys).frames == lying).all()
+    assert len(warned) == 2 and {one.filename for one in warned} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         upright = some(image=file, **keys).frames
