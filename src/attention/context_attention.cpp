@@ -503,10 +503,10 @@ ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Stra
                                               comm::Communicator& context, Stream* stream, int threads) {
   auto impl = std::make_unique<Impl>();
   impl->problem = checked_problem(problem);
+  impl->strategy = checked_strategy(strategy, context.size(), problem.heads, parallel::kFieldNames);
   check_kv_exchange(strategy.kv_exchange, problem.dtype, parallel::kFieldNames);
   check_attention_dtype(strategy.attention_dtype, problem.dtype);
   check_int8_limit(strategy.attention_int8_limit);
-  impl->strategy = checked_strategy(strategy, context.size(), problem.heads, parallel::kFieldNames);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads, parallel::kFieldNames);
   // Before the context is split: ranks that disagree about U would split it differently.
   check_agreement(context, impl->problem, impl->strategy, impl->layout);

@@ -122,6 +122,25 @@ void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
     fail("flash_block_sizes: block_kv_compute={} must be at least 1, or 0", sizes.block_kv_compute);
 }
 
+// Programs can bring any number as an enum.
+template <typename Value, size_t N, typename Text>
+void check_value(const char* name, Value value, const Value (&values)[N], Text&& text) {
+  if (std::find(std::begin(values), std::end(values), value) != std::end(values)) return;
+  std::vector<std::string> legal;
+  for (const Value known : values) legal.emplace_back(text(known));
+  fail("{}: there is no value {}; legal are {}", name, static_cast<int>(value), fmt::join(legal, ", "));
+}
+
+void check_values(std::optional<Direction> direction, std::optional<Softmax> softmax, KVExchange exchange,
+                  AttentionDtype attention_dtype, const parallel::SettingNames& names) {
+  constexpr AttentionDtype kAttentionDtypes[] = {AttentionDtype::kAsComputed, AttentionDtype::kInt8};
+  if (direction) check_value(names.direction, *direction, parallel::kDirections, parallel::direction_name);
+  if (softmax) check_value("softmax", *softmax, parallel::kSoftmaxes, parallel::softmax_name);
+  check_value(names.kv_exchange, exchange, parallel::kKVExchanges, parallel::kv_exchange_name);
+  check_value("attention_dtype", attention_dtype, kAttentionDtypes,
+              [](AttentionDtype d) { return d == AttentionDtype::kInt8 ? "int8" : "as_computed"; });
+}
+
 }  // namespace
 
 bool names_topology(const StrategyOptions& options) {
@@ -165,6 +184,8 @@ std::vector<std::string> strategy_names() {
 
 Strategy requested_strategy(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
+  check_values(options.ring_direction, options.softmax, options.kv_exchange_dtype, options.attention_dtype,
+               parallel::kKeyNames);
   Strategy strategy;
   strategy.layout = request_of(name, options);
   strategy.softmax = softmax_of(name, options);
@@ -196,7 +217,7 @@ StrategyOptions on_one_rank(const StrategyOptions& options) {
 }
 
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
-  ZT_CHECK(context_degree >= 1);
+  if (context_degree < 1) fail("attention: a context of {} ranks; there must be at least one", context_degree);
   if (heads < 1) fail("attention: {} heads; there must be at least one", heads);
   check_name(find_name(options.attention), options, context_degree, heads);
   return checked_strategy(requested_strategy(options), context_degree, heads);
@@ -222,6 +243,10 @@ Problem checked_problem(const Problem& problem) {
     fail("attention: batch {}, {} {}, {} heads and head_dim {} are more than any machine holds", problem.batch, rows,
          name, problem.heads, problem.head_dim);
   }
+  if (problem.mask > MaskKind::kKeyMask)
+    fail("attention: there is no mask {}; legal are none, key_lengths and key_mask", static_cast<int>(problem.mask));
+  if (problem.dtype > DType::kI8)
+    fail("attention: there is no dtype {}; legal are F32 and BF16", static_cast<int>(problem.dtype));
   if (problem.dtype != DType::kF32 && problem.dtype != DType::kBF16)
     fail("attention: dtype {} is not possible; legal are F32 and BF16", dtype_name(problem.dtype));
   if (!std::isfinite(problem.scale)) fail("attention: scale {} is not finite", problem.scale);
@@ -231,6 +256,7 @@ Problem checked_problem(const Problem& problem) {
 }
 
 Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads, const parallel::SettingNames& names) {
+  check_values(strategy.layout.direction, strategy.softmax, strategy.kv_exchange, strategy.attention_dtype, names);
   Strategy checked = strategy;
   checked.layout = parallel::ContextRequest::exactly(filled(strategy.layout, degree, heads, names));
   if (checked.block_q < 0 || checked.block_kv < 0) {

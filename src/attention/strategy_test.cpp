@@ -353,6 +353,43 @@ TEST(Plan, RefusesStrategies) {
               StartsWith("kv_exchange=bf16: keys and values are computed in bf16 and travel so anyway"));
 }
 
+// As a program may bring them, on every rank.
+TEST(Plan, RefusesWhatIsNoValueOfAnEnum) {
+  constexpr int kNone = 99;
+  Problem problem = kProblem;
+  problem.dtype = static_cast<DType>(kNone);
+  EXPECT_EQ(plan_refusal(problem, {}, 2), "attention: there is no dtype 99; legal are F32 and BF16");
+  problem = kProblem;
+  problem.mask = static_cast<MaskKind>(kNone);
+  EXPECT_EQ(plan_refusal(problem, {}, 2), "attention: there is no mask 99; legal are none, key_lengths and key_mask");
+  const auto direction = static_cast<Direction>(kNone);
+  const auto softmax = static_cast<Softmax>(kNone);
+  const auto exchange = static_cast<KVExchange>(kNone);
+  const auto dtype = static_cast<AttentionDtype>(kNone);
+  EXPECT_EQ(plan_refusal(kProblem, {.layout = {.direction = direction}}, 2),
+            "direction: there is no value 99; legal are forward, two_way, open");
+  EXPECT_EQ(plan_refusal(kProblem, {.softmax = softmax}, 2),
+            "softmax: there is no value 99; legal are online, fixed_max");
+  EXPECT_EQ(plan_refusal(kProblem, {.kv_exchange = exchange}, 2),
+            "kv_exchange: there is no value 99; legal are as_computed, bf16, int8");
+  EXPECT_EQ(plan_refusal(kProblem, {.attention_dtype = dtype}, 2),
+            "attention_dtype: there is no value 99; legal are as_computed, int8");
+  StrategyOptions options = named("ulysses_ring_custom_bidir");
+  options.ring_direction = direction;
+  EXPECT_EQ(refusal(options), "ring_direction: there is no value 99; legal are forward, two_way, open");
+  options = {};
+  options.softmax = softmax;
+  EXPECT_THAT(refusal(options), StartsWith("softmax: there is no value 99"));
+  options = {};
+  options.kv_exchange_dtype = exchange;
+  EXPECT_THAT(refusal(options), StartsWith("kv_exchange_dtype: there is no value 99"));
+  options = {};
+  options.attention_dtype = dtype;
+  EXPECT_THAT(refusal(options), StartsWith("attention_dtype: there is no value 99"));
+  for (const int degree : {0, -1})
+    EXPECT_EQ(refusal({}, degree), fmt::format("attention: a context of {} ranks; there must be at least one", degree));
+}
+
 TEST(Plan, RefusesInt8WhereItIsNotPossible) {
   const Strategy int8{.attention_dtype = AttentionDtype::kInt8};
   EXPECT_EQ(plan_refusal(kProblem, int8),
