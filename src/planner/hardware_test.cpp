@@ -297,6 +297,18 @@ TEST(Hardware, WhatIsAssumedHasItsTwoEnds) {
   EXPECT_THAT(refused("assumed:\n  layer_overhaed: [1, 2]\n"),
               HasSubstr("x.yml: assumed: hardware x has no figure 'layer_overhaed'; did you mean 'layer_overhead'?"));
   EXPECT_THAT(refused("assumed:\n  bf16.gemm: [x0.5, x3]\n"), HasSubstr("x.yml: assumed: bf16.gemm=x3: "));
+  EXPECT_THAT(refused("assumed:\n  bf16.gemm: [x1, x1.2]\n  layer_overhead: [x0.5, x1]\n"), HasSubstr("no error"));
+  // From high to low, and beside the figure.
+  for (const char* range : {"layer_overhead: [2000, 100]", "layer_overhead: [x2, x3]", "layer_overhead: [x0.1, x0.5]",
+                            "bf16.gemm: [x1.2, x0.8]", "bf16.gemm: [x0.5, x0.9]", "memory: [x1.5, x2]",
+                            "devices_per_host: [1, 1]", "links.node.latency: [x2, x1]"}) {
+    const std::string figure = std::string(range).substr(0, std::string(range).find(':'));
+    EXPECT_THAT(
+        refused("assumed:\n  " + std::string(range) + "\n"),
+        AllOf(HasSubstr("x.yml: assumed." + std::string(range) + " must begin at or below the figure, which is "),
+              HasSubstr(figure_text(h, figure)), HasSubstr(", and end at or above it")))
+        << range;
+  }
 }
 
 // Behind the figure or above it; the model's error and what is a choice of the plan's are no predictions.

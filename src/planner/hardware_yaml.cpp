@@ -1,8 +1,11 @@
 // Profiles as files: reading, finding and writing them. What a file may have is the table of hardware_figures.h.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <set>
+#include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "base/input_file.h"
@@ -110,7 +113,38 @@ std::vector<LinkLevel> read_links(const YAML::Node& node, const std::string& ori
   return links;
 }
 
-// Each with its two ends, which must be figures that the profile can have.
+// A figure as numbers that can be compared one by one; a curve by samples. Empty where it has no order.
+struct Numbers {
+  std::vector<double> operator()(Bytes value) const { return {static_cast<double>(value.count())}; }
+  std::vector<double> operator()(const Curve& curve) const {
+    constexpr double kMost = 0x1p24;
+    std::vector<double> samples;
+    for (double x = 1; x <= kMost; x *= 2) samples.push_back(curve.points().empty() ? 1 : curve.at(x));
+    return samples;
+  }
+  template <typename Value>
+  std::vector<double> operator()(const Value& value) const {
+    if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) return {static_cast<double>(value)};
+    else return {};
+  }
+};
+
+std::vector<double> numbers_of(const HardwareProfile& profile, const std::string& key) {
+  std::vector<double> numbers;
+  for_each_part(profile, [&]<typename Part>(const Part& part, const std::string& prefix) {
+    for (const Figure<Part>& figure : figures<Part>())
+      if (prefix + figure.name == key) numbers = std::visit([&](auto f) { return Numbers()(part.*f); }, figure.field);
+  });
+  return numbers;
+}
+
+bool all_at_most(const std::vector<double>& a, const std::vector<double>& b) {
+  constexpr double kRounding = 1e-9;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](double x, double y) { return x <= y + kRounding * std::abs(y); });
+}
+
+// Each with its two ends, which must be figures that the profile can have, on both sides of the one it has.
 std::vector<HardwareProfile::Assumption> read_assumed(const YAML::Node& node, const HardwareProfile& profile,
                                                       const std::string& origin) {
   std::vector<HardwareProfile::Assumption> assumed;
@@ -122,13 +156,18 @@ std::vector<HardwareProfile::Assumption> read_assumed(const YAML::Node& node, co
     if (!ends.IsSequence() || ends.size() != 2 || !ends[0].IsScalar() || !ends[1].IsScalar())
       fail("{}: assumed.{}: must be the two ends of what it may be, [100, 2000] or [x0.8, x1.2]", origin, figure);
     assumed.push_back({figure, ends[0].Scalar(), ends[1].Scalar()});
+    HardwareProfile low = profile, high = profile;
     try {
-      for (const std::string& end : {assumed.back().low, assumed.back().high}) {
-        HardwareProfile changed = profile;
-        set_figure(changed, figure, end);
-      }
+      set_figure(low, figure, assumed.back().low);
+      set_figure(high, figure, assumed.back().high);
     } catch (const Error& error) {
       fail("{}: assumed: {}", origin, error.what());
+    }
+    const std::vector<double> lowest = numbers_of(low, figure), own = numbers_of(profile, figure),
+                              highest = numbers_of(high, figure);
+    if (!all_at_most(lowest, own) || !all_at_most(own, highest)) {
+      fail("{}: assumed.{}: [{}, {}] must begin at or below the figure, which is {}, and end at or above it", origin,
+           figure, assumed.back().low, assumed.back().high, figure_text(profile, figure));
     }
   }
   return assumed;
