@@ -260,6 +260,8 @@ def every_implementation_that_this_machine_has(cwd):
                 continue
             m = json.loads((pathlib.Path(cwd) / "i.json").read_text())
             assert m["implementation"] == name and m["rel_l2"] <= BOUND[dtype], m
+            bound_by = "avx2" if name == "scalar" else name  # as the help says
+            assert f" GFLOP/s ({bound_by})\n" in result.stdout, result.stdout
             ran.append((name, dtype))
     assert {("avx2", "float32"), ("scalar", "float32"), ("scalar", "bf16")} <= set(ran), ran
 
@@ -491,7 +493,7 @@ def help_names_every_key(cwd):
     text = run([PROGRAM, "attention", "--help"], cwd)
     assert text.returncode == 0
     for key in (*FIELDS, "input", "output", "shape", "kv", "reference", "ulysses_shards", "softmax", "implementation",
-                "comm_timeout", "deterministic", "rel_l2", "log_sum_exp"):
+                "comm_timeout", "deterministic", "rel_l2", "log_sum_exp", "(of avx2 for scalar)"):
         assert key in text.stdout, key
 
 
