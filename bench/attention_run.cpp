@@ -66,11 +66,14 @@ std::string AttentionRank::common_kernel() {
   return mine.data();
 }
 
-// The sum of all ranks, measured at the same time.
+// The work of all ranks over the time from the first one's begin to the last one's end: with more threads than cores
+// their windows hardly overlap, and the sum of their rates is more than the cores can do.
 double AttentionRank::peak_window(Isa isa, double seconds) {
   world_.barrier();
+  const double begin = wall_seconds();
   const trace::Span span(stream_.lane(), "peak");
-  return world_.all_reduce_sum(measure_peak(isa, stream_.team(), seconds).flops);
+  const double flop = world_.all_reduce_sum(measure_peak(isa, stream_.team(), seconds).flop);  // all have ended
+  return flop / world_.all_reduce_max(wall_seconds() - begin);
 }
 
 // `runs` runs, timed together.

@@ -3,13 +3,17 @@
 #include "bench/cases.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "zoetrope/communicator.h"
+
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "bench/attention_data.h"
+#include "bench/attention_run.h"
 #include "bench/peak.h"
 #include "bench/words.h"
 #include "kernels/flash_attention/flash_attention.h"
@@ -170,6 +174,30 @@ TEST(Peak, EveryKernelHasAnInstructionSet) {
   }
   EXPECT_EQ(isa_of_kernel("avx512_bf16"), Isa::kAvx512Bf16);
   EXPECT_THAT(error_of([] { isa_of_kernel("neon"); }), HasSubstr("'neon'"));
+}
+
+// 32 ranks on one core do no more than the core does. Held against CPU time, which other processes do not change; the
+// margin is for what shares the core unseen.
+TEST(Peak, OfMoreRanksThanCoresIsThatOfTheCores) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  constexpr int kRanks = 32;
+  const AttentionData data({"", 1, 2 * kRanks, 2 * kRanks, 1, 8, 0, 0}, DType::kF32);
+  Tensor o(DType::kF32, data.q.shape());
+  AttentionMeasurement measured;
+  comm::run_ranks(kRanks, [&](comm::Communicator& world) {
+    Stream stream(1);
+    const AttentionMeasurement mine = AttentionRank(world, stream, data, o, {}).time(1);
+    if (world.rank() == 0) measured = mine;
+  });
+  ThreadTeam team(1);
+  const double core = measure_peak(isa_of_kernel(measured.implementation), team, 0.1).cpu_flops;
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+  EXPECT_LT(measured.peak_flops[0] / core, 2);
 }
 
 TEST(Peak, IsMeasuredWhereTheCpuCanAndRefusedWhereNot) {

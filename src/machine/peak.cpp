@@ -147,8 +147,11 @@ Peak measure_peak(Isa isa, ThreadTeam& team, double seconds) {
     e.run(kRounds);
     return flop;
   });
-  Peak peak{rate(shares), 0};
-  for (const Share& share : shares) peak.cpu_flops += share.amount / share.cpu;
+  Peak peak{rate(shares), 0, 0};
+  for (const Share& share : shares) {
+    peak.cpu_flops += share.amount / share.cpu;
+    peak.flop += share.amount;
+  }
   return peak;
 }
 

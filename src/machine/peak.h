@@ -37,6 +37,7 @@ struct Peak {
   double flops = 0;      // FLOP per second, all threads together
   double cpu_flops = 0;  // FLOP per second of the threads' CPU time, times the number of threads: what an otherwise
                          // idle machine would do
+  double flop = 0;       // of all threads
 };
 
 // Multiply-adds on registers only, on every thread of the team at once for `seconds`. Throws Error if the CPU lacks
