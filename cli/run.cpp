@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -162,6 +163,11 @@ int signal_for_mpirun() {
   return number == SIGUSR1 || number == SIGUSR2 ? number : SIGTERM;
 }
 
+using Clock = std::chrono::steady_clock;
+
+// A terminal sends Ctrl-C and its own end to mpirun too, which at a second signal ends without waiting for its ranks.
+bool is_of_terminal(int number) { return number == SIGINT || number == SIGHUP || number == SIGQUIT; }
+
 // A running mpirun, whose standard error is read here and passed on.
 struct Ended {
   int code = 0;
@@ -183,8 +189,14 @@ Ended run_job(const std::vector<std::string>& words, const fs::path& journal) {
   Ended ended;
   std::string lines;
   bool forwarded = false;
+  Clock::time_point latest;
   for (char text[4096];;) {
-    if (interrupted() && !std::exchange(forwarded, true)) ::kill(job, signal_for_mpirun());
+    constexpr auto kPatience = std::chrono::seconds(3);
+    if (!interrupted()) latest = Clock::now() + kPatience;
+    else if (!forwarded && (!is_of_terminal(interrupting_signal()) || Clock::now() >= latest)) {
+      forwarded = true;
+      ::kill(job, signal_for_mpirun());
+    }
     ended.was_noted = ended.was_noted || pipeline::is_noted(journal);
     constexpr int kWait = 200;  // milliseconds
     pollfd ready{reader.value(), POLLIN, 0};
@@ -238,7 +250,7 @@ std::vector<std::string> job_words(const Launch& launch, int64_t ranks, const st
 }
 
 std::string how_to_go_on(const fs::path& journal, bool begun) {
-  return begun ? fmt::format("resume={} goes on", journal.string()) : std::string("nothing was written");
+  return begun ? fmt::format("resume={} goes on", journal.string()) : std::string("no step is noted");
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -262,7 +274,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     fail("run: journal {} holds a run that did not end; resume={} goes on with it, removing the folder gives it up",
          journal.string(), journal.string());
   }
-  if (!settings.run.grid.empty())
+  // One that a journal holds is left to the ranks.
+  if (!settings.run.grid.empty() && set.origin("grid") != (journal / pipeline::kSeriesSettings).string())
     fail("grid={}: a job that is started again does not have the frames of all videos; leave it out",
          settings.run.grid);
   if (!resumes && !names_journal) words.push_back(fmt::format("journal={}", journal.string()));

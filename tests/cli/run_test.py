@@ -135,7 +135,7 @@ exit 137""", "ranks=3", "output=clip/", "context_parallelism=3")
 def an_mpirun_that_ends_without_a_word_is_explained(cwd):
     noted = "mkdir -p clip.journal && touch clip.journal/settings.json && "
     killed, failed, goes_on = "mpirun was ended by signal 9 (Killed); ", "mpirun ended with code 3; ", "resume=clip.journal goes on"
-    for script, said in (("kill -9 $$", killed + "nothing was written"), ("exit 3", failed + "nothing was written"),
+    for script, said in (("kill -9 $$", killed + "no step is noted"), ("exit 3", failed + "no step is noted"),
                          (noted + "kill -9 $$", killed + goes_on), (noted + "exit 3", failed + goes_on)):
         result = run_with_mpirun(cwd, script, "output=clip/")
         refused(cwd, result, said, left=["bin", "clip.journal"])
