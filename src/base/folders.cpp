@@ -21,8 +21,15 @@ MadeFolder::MadeFolder(fs::path path) {
   if (error || !fs::is_directory(path)) {
     fail("{}: this folder cannot be made: {}", path.string(), error ? error.message() : "a file has its name");
   }
-  if (made) made_ = std::move(path);
-  else unfinished_.forget();
+  if (!made) {
+    unfinished_.forget();
+    return;
+  }
+  if (unfinished_files_removed()) {
+    fs::remove(path, error);
+    fail("{}: interrupted before this folder was made", path.string());
+  }
+  made_ = std::move(path);
 }
 
 // A folder that is not empty stays, also when a signal ends the program.
