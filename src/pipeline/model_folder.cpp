@@ -268,8 +268,6 @@ text::Tokenizer stand_in() { return text::Tokenizer::load(config_folder() / "tok
 // to 256384 ids for 256384 rows, T5 v1.1's and Flux's 32100: anything between tells them apart.
 void require_vocabulary(const std::string& what, const text::Tokenizer& tokenizer, int64_t rows) {
   if (2 * tokenizer.vocab_size() >= rows) return;
-  // A synthesized model has a copy.
-  if (find_config_folder() && tokenizer.vocab_size() == stand_in().vocab_size()) return;
   fail(
       "{}: has {} ids, but the text encoder's embedding {} rows, so it is of another model; name tokenizer.json or "
       "spiece.model of google/umt5-xxl as tokenizer=FILE",
@@ -286,7 +284,12 @@ NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights&
   const auto named = source.files.find("tokenizer");
   if (named != source.files.end()) return of_text_encoder(named->second, load_tokenizer(named->second), "tokenizer=");
   const fs::path folder = source.folder / "tokenizer";
-  if (fs::is_directory(folder)) return of_text_encoder(folder, text::Tokenizer::load(folder));
+  if (fs::is_directory(folder)) {
+    text::Tokenizer tokenizer = text::Tokenizer::load(folder);
+    // A synthesized model has a copy.
+    const bool copied = find_config_folder() && tokenizer.vocab_size() == stand_in().vocab_size();
+    return copied ? NamedTokenizer{folder, std::move(tokenizer)} : of_text_encoder(folder, std::move(tokenizer));
+  }
   if (source.seed) return {config_folder() / "tokenizer", stand_in()};
   if (const io::Checkpoint* checkpoint = text_encoder.checkpoint()) {
     for (const auto& file : checkpoint->files())

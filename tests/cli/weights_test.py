@@ -578,6 +578,8 @@ def a_tokenizer_of_another_model_is_refused(cwd):
     result = generate(cwd, f"tokenizer={spiece}", "output=a.gif")
     for words in (f"tokenizer={spiece} ", "has 340 ids, but the text encoder's embedding 1024 rows", "google/umt5-xxl"):
         assert words in harness.sentence(result), result.stderr
+    stand_in = pathlib.Path(__file__).resolve().parents[2] / "configs" / "tokenizer" / "tokenizer.json"
+    assert "of another model" in harness.sentence(generate(cwd, f"tokenizer={stand_in}", "output=a.gif"))
     model = harness.copy_model(cwd)
     shutil.rmtree(model / "tokenizer")
     shutil.copytree(spiece.parent, model / "tokenizer")
