@@ -211,7 +211,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + std::max<int64_t>(o.frames_in_memory, o.sink_value_bytes);
   if (io::extension_of(o.output) == ".gif") ++size.kept_frame_bytes;  // its palette is of all frames
-  if (!o.output.empty()) size.video_encoder_bytes = io::encoder_bytes(o.output, video_format(o));
+  if (!o.output.empty()) size.video_encoder_bytes = o.batch_size * io::encoder_bytes(o.output, video_format(o));
   if (!o.dump.empty()) size.dumped_latents = 1 + 2 * steps_of(o);  // the noise; latents and velocity of each step
   size.sharers = question.sharers;
   size.weight_cache = !o.weight_cache.empty();
