@@ -49,7 +49,7 @@ FileLock::FileLock(const std::filesystem::path& file, std::string_view what, std
   int code = 0;
   do code = ::flock(file_.value(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
   while (code == EINTR);
-  if (code == EWOULDBLOCK) fail("{}: {}{}", what, taken, holder(file_.value()));
+  if (code == EWOULDBLOCK) throw TakenError(fmt::format("{}: {}{}", what, taken, holder(file_.value())));
   if (code != 0) fail("{}: cannot be locked: {}", what, system_message(code));
   write_holder(file_.value());
 }

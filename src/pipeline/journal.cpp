@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kPrevious = "previous.safetensors";
 constexpr const char* kFrames = "frames.f32";
-constexpr const char* kLock = "lock";
 constexpr const char* kDecoder = "decoder.";
 
 // "decoder.1.0"
@@ -46,11 +45,13 @@ bool is_decoder_file(std::string_view name) {
 void require_no_other_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name == kLock || name == kState || name == kPrevious || name == kSeriesSettings || is_unfinished_file(name))
+    if (name == kJournalLock || name == kState || name == kPrevious || name == kSeriesSettings ||
+        is_unfinished_file(name))
       continue;
     if (name == kFrames || is_decoder_file(name))
       if (Journal::is_in(folder)) continue;
-    fail("journal={}: holds {} already; name a folder of its own, which may be a new one", folder.string(), name);
+    throw TakenError(fmt::format("journal={}: holds {} already; name a folder of its own, which may be a new one",
+                                 folder.string(), name));
   }
 }
 
@@ -119,7 +120,7 @@ bool Journal::is_in(const fs::path& folder) { return is_there(folder / kState) |
 Journal::Journal(const fs::path& folder, const Note& note)
     : folder_(folder),
       note_(note),
-      lock_(folder / kLock, fmt::format("journal {}", folder.string()),
+      lock_(folder / kJournalLock, fmt::format("journal {}", folder.string()),
             "another process is using it; wait until that run ends, or end it") {}
 
 Journal::~Journal() {
@@ -142,8 +143,9 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
       done = record.denoised ? ", with all steps done" : fmt::format(", after {} steps", record.steps_done());
     } catch (const Error&) {  // then it is not said
     }
-    fail("journal={}: holds a run that did not end{}; resume={} goes on with it, removing the folder gives it up",
-         folder.string(), done, folder.string());
+    throw TakenError(fmt::format(
+        "journal={}: holds a run that did not end{}; resume={} goes on with it, removing the folder gives it up",
+        folder.string(), done, folder.string()));
   }
   journal->run_ = run;
   try {
@@ -152,7 +154,7 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
     journal->write(start, -1);
   } catch (const Error& failure) {
     if (made) journal->complete();
-    else fs::remove(folder / kLock, error);
+    else fs::remove(folder / kJournalLock, error);
     if (unfinished_files_removed()) fail("journal={}: interrupted before it was begun", folder.string());
     fail("journal={}: cannot be written; name another folder: {}", folder.string(), failure.what());
   }
@@ -273,7 +275,7 @@ void Journal::complete() {
     const std::string name = entry.path().filename().string();
     if (is_decoder_file(name) || is_unfinished_file(name)) files.push_back(entry.path());
   }
-  for (const char* name : {kState, kPrevious, kFrames, kLock}) files.push_back(folder_ / name);
+  for (const char* name : {kState, kPrevious, kFrames, kJournalLock}) files.push_back(folder_ / name);
   for (const fs::path& file : files) fs::remove(file, ignored);
   fs::remove(folder_, ignored);
 }

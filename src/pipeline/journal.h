@@ -29,11 +29,15 @@ inline constexpr const char* kNoJournal = "none";
 // The file of series_journal.h in the same folder.
 inline constexpr const char* kSeriesSettings = "settings.json";
 
+// Held by the process that uses the folder.
+inline constexpr const char* kJournalLock = "lock";
+
 class Journal {
  public:
   using Note = std::function<void(const std::string&)>;
 
-  // A new journal. Its parent folder must exist. Throws Error where the folder has a journal already, or other files.
+  // A new journal. Its parent folder must exist. Throws TakenError where the folder has a journal already, or other
+  // files, or is in use, and Error where it cannot be written.
   static std::unique_ptr<Journal> begin(const std::filesystem::path& folder, const RunIdentity& run, const Note& note);
   // That of a run that did not end. Throws Error where there is none, where another process uses it, and where neither
   // of its records can be read; goes back to the older record with a note.

@@ -337,13 +337,13 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     result.timing += step_cache_text(*result.step_cache);
     result.summary += step_cache_text(*result.step_cache);
   }
-  try {  // the videos are in their files, whatever fails now
+  try {
     for (const Output& output : outputs)
       if (output.lost_dump) std::rethrow_exception(output.lost_dump);
     if (trace_) trace_->write(options_.trace);
     if (alone) compare_with_one_rank(*alone, layout, seeds, admitted.options.weight_memory, results, callbacks);
   } catch (const Error&) {
-    if (journal.journal) journal.journal->complete();
+    if (journal.journal && !sinks.empty()) journal.journal->complete();  // they have the frames, whatever fails here
     throw;
   }
   if (journal.journal) journal.journal->complete();

@@ -6,6 +6,8 @@
 #include "zoetrope/version.h"
 
 #include "base/error.h"
+#include "base/file_lock.h"
+#include "base/unfinished_files.h"
 #include "pipeline/agreement.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
@@ -116,7 +118,8 @@ void Run::begin_journal(comm::Communicator& world, const std::vector<int64_t>& s
       if (opened.journal) opened.journal->complete();
       opened.journal.reset();
       opened.folder.clear();
-      if (journal_.required) throw;
+      const bool taken = dynamic_cast<const TakenError*>(&error) != nullptr;
+      if (journal_.required || taken || unfinished_files_removed()) throw;
       if (callbacks.note) callbacks.note(fmt::format("Note: this video is made without a journal: {}", error.what()));
     }
   });

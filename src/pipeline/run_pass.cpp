@@ -479,13 +479,16 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
 void Run::finish(Output& output, trace::Timing& timing) {
   if (output.sink == nullptr) return;
   const trace::Timing::Scope whole(timing, phases::kDecode), part(timing, phases::kDecodeFormatting);
-  try {
-    output.dump.prepare();
-  } catch (const Error&) {
-    output.lost_dump = std::current_exception();
-  }
+  const auto dump = [&](void (Dump::*step)()) {
+    try {
+      if (!output.lost_dump) (output.dump.*step)();
+    } catch (const Error&) {
+      output.lost_dump = std::current_exception();
+    }
+  };
+  dump(&Dump::prepare);
   output.sink->finish();
-  if (!output.lost_dump) output.dump.commit();
+  dump(&Dump::commit);
 }
 
 }  // namespace zoetrope::pipeline

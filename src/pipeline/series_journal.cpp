@@ -192,7 +192,18 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
     fail("grid={}: a series that is resumed does not have the frames of finished videos; leave it out", options.grid);
   if (on()) read_model();
   if (resumes_) check_same_series();
+  if (resumes_ && runs_ > 1) take_lock();
   make_folder();
+}
+
+SeriesJournal::~SeriesJournal() {
+  std::error_code ignored;
+  if (lock_ && !is_noted(folder_)) fs::remove(folder_ / kJournalLock, ignored);
+}
+
+void SeriesJournal::take_lock() {
+  lock_ = std::make_unique<FileLock>(folder_ / kJournalLock, fmt::format("journal {}", folder_.string()),
+                                     "another process is using it; wait until that run ends, or end it");
 }
 
 // Before it is needed: between a journal's first record and its settings as little time is to pass as can be.
@@ -233,6 +244,7 @@ void SeriesJournal::make_folder() {
         "up",
         folder_.string(), folder_.string());
   made_ = std::make_unique<MadeFolder>(folder_);
+  take_lock();
 }
 
 std::optional<std::string> SeriesJournal::decide(double seconds) {
@@ -281,7 +293,8 @@ std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>
   const std::map<std::string, std::string> now = encoding(chosen_);
   std::string made = are_there ? names_text(names.front(), names.back()) : names_text(files.front(), files.back());
   for (const auto& [key, value] : texts(root.object(kEncoding)))
-    if (now.at(key) != value) made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
+    if (const auto found = now.find(key); found != now.end() && found->second != value)
+      made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
   return made;
 }
 
@@ -310,7 +323,10 @@ void SeriesJournal::note_made(size_t index, const std::vector<fs::path>& files) 
 
 void SeriesJournal::complete() const {
   if (!on()) return;
+  for (size_t index = 0; index < runs_; ++index)
+    if (Journal::is_in(folder(index))) return;  // which resume= goes on with
   std::error_code ignored;
+  if (lock_) fs::remove(folder_ / kJournalLock, ignored);
   for (size_t index = 0; runs_ > 1 && index < runs_; ++index) fs::remove(done_file(index), ignored);
   fs::remove(folder_ / kSeriesSettings, ignored);
   fs::remove(folder_, ignored);

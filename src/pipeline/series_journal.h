@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "base/folders.h"
 #include "base/options.h"
 #include "pipeline/generate_options.h"
@@ -38,6 +39,8 @@ class SeriesJournal {
   // `runs`: how many follow one another, each on `ranks` ranks. Throws Error for keys that do not go together, and
   // where the journal that is resumed is of another series. `model` must outlive it.
   SeriesJournal(const GenerateOptions& options, const ModelFolder& model, size_t runs, int ranks);
+  SeriesJournal(SeriesJournal&&) = delete;
+  ~SeriesJournal();  // leaves no lock where nothing was noted
 
   // Whether the keys leave it to decide() if there is a journal.
   bool is_open() const { return is_open_; }
@@ -68,6 +71,7 @@ class SeriesJournal {
   void check_same_series();
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
+  void take_lock();
 
   const ModelFolder& model_;
   const GenerateOptions options_, chosen_;     // as they were given, and with what a budget chose
@@ -78,6 +82,7 @@ class SeriesJournal {
   const bool resumes_, is_open_;
   std::string lost_grid_;
   std::unique_ptr<MadeFolder> made_;  // of several
+  std::unique_ptr<FileLock> lock_;    // of several: none of their folders has one between two runs
 };
 
 }  // namespace zoetrope::pipeline

@@ -248,6 +248,24 @@ def a_series_goes_on_where_a_journal_cannot_be_written(cwd):
 
 
 @test
+def a_series_is_resumed_once_at_a_time(cwd):
+    """Also between two of its videos, where no run has a lock."""
+    folder = pathlib.Path(cwd)
+    with Paused(cwd, command("journal=j", "num_videos=2", "output=clip.gif", *LONG)) as paused:
+        paused.until("Video 2 of 2")
+        assert "another process is using it" in sentence(resume(cwd))
+        assert paused.release().returncode == 0
+    assert files_in(cwd) == ["clip_000.gif", "clip_001.gif"]
+    # A journal there that another run needs is no reason to do without one.
+    with Paused(cwd, command("journal=j", "num_videos=2", "output=clip.gif", *LONG)) as paused:
+        paused.until("Denoise: step 20 of")
+        shutil.copytree(folder / "j" / "000", folder / "j" / "001")
+        result = paused.release()
+    refused(cwd, result, "video 2 of 2", "holds a run that did not end", left=files_in(cwd))
+    assert (folder / "j" / "settings.json").exists() and (folder / "j" / "000.done").exists()
+
+
+@test
 def what_fails_behind_the_last_frame_costs_no_video(cwd):
     """A dump or grid that is too large, and a standard output that is full."""
     def limited(size, *arguments):
