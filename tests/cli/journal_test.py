@@ -253,7 +253,7 @@ def a_series_is_resumed_once_at_a_time(cwd):
     folder = pathlib.Path(cwd)
     with Paused(cwd, command("journal=j", "num_videos=2", "output=clip.gif", *LONG)) as paused:
         paused.until("Video 2 of 2")
-        assert "another process is using it" in sentence(resume(cwd))
+        assert "journal j: another process is using it" in sentence(resume(cwd))  # not of the video
         assert paused.release().returncode == 0
     assert files_in(cwd) == ["clip_000.gif", "clip_001.gif"]
     # A journal there that another run needs is no reason to do without one.
