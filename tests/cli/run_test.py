@@ -201,6 +201,25 @@ def signals_of_batch_systems_stop_a_job(cwd):
 
 
 @test
+def ctrl_c_of_a_terminal_stops_a_job(cwd):
+    """mpirun gets it too, and at a second signal would leave ranks that compute and hold the journal."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(words("ranks=2", *LONG), cwd=cwd, stderr=said, stdout=subprocess.DEVNULL,
+                                   env={**os.environ, **MPI_ENV}, start_new_session=True)
+        try:
+            until(lambda: process.poll() is not None or record_of(pathlib.Path(cwd) / "clip.journal"), "the job does not begin")
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(timeout=harness.PATIENCE)
+        finally:
+            process.kill()
+        text = text_of(said)
+    assert process.returncode == 128 + signal.SIGINT, (process.returncode, text)
+    assert "interrupted" in text and "resume=clip.journal goes on from there" in text, text
+    result = run([harness.PROGRAM, "run", "ranks=2", "mpirun_arguments=--oversubscribe", "resume=clip.journal"], cwd, env=MPI_ENV)
+    assert result.returncode == 0, result.stderr
+
+
+@test
 def a_series_goes_on(cwd):
     result = losing(cwd, 2, [1], "num_videos=2", "num_inference_steps=500", journal="clip.journal/000")
     assert result.returncode == 0, result.stderr
