@@ -393,6 +393,22 @@ TEST(Resume, AnotherRunIsRefused) {
   EXPECT_EQ(resume(model, {request(3)}, journal).first_step, 1) << "refusals leave the journal as it was";
 }
 
+// The frames are lost with the Error, so that the journal alone has them.
+TEST(Resume, AJournalOutlivesATraceThatFails) {
+  const TestFolder folder;
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1));
+  const Video whole = model.generate(request(3));
+  fs::create_directory(folder / "gone");
+  Request traced = request(3);
+  traced.trace = (folder / "gone" / "x.json").string();
+  traced.journal = (folder / "journal").string();
+  Callbacks callbacks;
+  callbacks.step = [&](int64_t, int64_t, double) { fs::remove_all(folder / "gone"); };
+  EXPECT_THAT(error_of([&] { model.generate({traced}, {}, callbacks); }), HasSubstr("x.json"));
+  const Resumed rest = resume(model, {request(3)}, folder / "journal");
+  EXPECT_TRUE(same(rest.videos[0].frames, whole.frames));
+}
+
 // Where what the decoder remembers is gone, the clip begins again and the video is the same.
 TEST(Resume, ADamagedDecoderFileCostsTheClipOnly) {
   Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
