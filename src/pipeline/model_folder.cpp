@@ -292,8 +292,9 @@ NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights&
   }
   if (source.seed) return {config_folder() / "tokenizer", stand_in()};
   if (const io::Checkpoint* checkpoint = text_encoder.checkpoint()) {
+    // Not compared: recorded files have one of fewer ids.
     for (const auto& file : checkpoint->files())
-      if (auto tokenizer = tokenizer_in(*file)) return of_text_encoder(file->path(), std::move(*tokenizer));
+      if (auto tokenizer = tokenizer_in(*file)) return {file->path(), std::move(*tokenizer)};
   }
   fail(
       "{}: holds no tokenizer, and neither does the text encoder's file; get tokenizer.json or spiece.model of "
