@@ -219,7 +219,7 @@ def mpi_a_batch_has_the_bits_of_its_videos(cwd):
 def a_batch_that_cannot_be_is_refused(cwd):
     refused(cwd, generate(cwd, "num_videos=2", "batch_size=3"), "batch_size=3", "2 videos")
     refused(cwd, generate(cwd, "num_videos=2", "batch_size=2", "cache=sen"), "batch_size=2", "one video")
-    size = ["height=128", "width=128", "num_frames=17", "dtype=float32", "threads=2", "memory_limit=0.09"]
+    size = ["height=128", "width=128", "num_frames=17", "dtype=float32", "threads=2", "memory_limit=0.09", "output=frames/"]
     result = run([harness.PROGRAM, "inspect", harness.MODEL, *size, "batch_size=4"], cwd)
     assert result.returncode == 1 and "what would fit: batch_size=1" in result.stdout + result.stderr, result.stderr
     assert run([harness.PROGRAM, "inspect", harness.MODEL, *size], cwd).returncode == 0
