@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,15 +12,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/words.h"
 
 namespace zoetrope {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> text{};
-  return ::gethostname(text.data(), text.size() - 1) == 0 ? text.data() : "";
-}
 
 void write_holder(int file) {
   const std::string text = fmt::format("{} {}\n", ::getpid(), host_name());

@@ -1,10 +1,8 @@
 #include "comm/stall.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -168,11 +166,5 @@ std::string waits_table(std::span<const RankState> ranks, int waiting, size_t mo
 WatchingThread::WatchingThread() { g_watches = true; }
 WatchingThread::~WatchingThread() { g_watches = false; }
 bool WatchingThread::is_this() { return g_watches; }
-
-std::string host_name() {
-  std::array<char, 256> text{};
-  if (::gethostname(text.data(), text.size() - 1) != 0) return "an unnamed host";
-  return text.data();
-}
 
 }  // namespace zoetrope::comm

@@ -59,7 +59,4 @@ class WatchingThread {
   static bool is_this();
 };
 
-// The name of this machine.
-std::string host_name();
-
 }  // namespace zoetrope::comm

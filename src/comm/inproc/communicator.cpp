@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/print.h"
 #include "comm/inproc/world.h"
 #include "comm/transport.h"

@@ -17,6 +17,7 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
 
+#include "base/host_name.h"
 #include "comm/stall.h"
 #include "trace/trace.h"
 

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/host_name.h"
+
 namespace zoetrope::comm::mpi {
 
 namespace {
