@@ -117,11 +117,11 @@ void check_same_run(const RunIdentity& kept, const RunIdentity& asked, const fs:
 
 bool Journal::is_in(const fs::path& folder) { return is_there(folder / kState) || is_there(folder / kPrevious); }
 
-Journal::Journal(const fs::path& folder, const Note& note)
-    : folder_(folder),
-      note_(note),
-      lock_(folder / kJournalLock, fmt::format("journal {}", folder.string()),
-            "another process is using it; wait until that run ends, or end it") {}
+JournalLock::JournalLock(const fs::path& folder)
+    : FileLock(folder / kJournalLock, fmt::format("journal {}", folder.string()),
+               "another process is using it; wait until that run ends, or end it") {}
+
+Journal::Journal(const fs::path& folder, const Note& note) : folder_(folder), note_(note), lock_(folder) {}
 
 Journal::~Journal() {
   try {

@@ -29,8 +29,11 @@ inline constexpr const char* kNoJournal = "none";
 // The file of series_journal.h in the same folder.
 inline constexpr const char* kSeriesSettings = "settings.json";
 
-// Held by the process that uses the folder.
+// Held by the process that uses the folder, in the file of this name. Throws TakenError where another one does.
 inline constexpr const char* kJournalLock = "lock";
+struct JournalLock : FileLock {
+  explicit JournalLock(const std::filesystem::path& folder);
+};
 
 class Journal {
  public:
@@ -77,7 +80,7 @@ class Journal {
 
   const std::filesystem::path folder_;
   const Note note_;
-  const FileLock lock_;
+  const JournalLock lock_;
   std::optional<Descriptor> frames_;  // opened with the first frame
   RunIdentity run_;
   RunRecord resumed_;

@@ -17,7 +17,6 @@
 #include "comm/launcher.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/inputs.h"
-#include "pipeline/journal.h"
 #include "pipeline/run_identity.h"
 #include "pipeline/run_settings.h"
 #include "pipeline/step_cache_options.h"
@@ -192,18 +191,13 @@ SeriesJournal::SeriesJournal(const GenerateOptions& options, const ModelFolder& 
     fail("grid={}: a series that is resumed does not have the frames of finished videos; leave it out", options.grid);
   if (on()) read_model();
   if (resumes_) check_same_series();
-  if (resumes_ && runs_ > 1) take_lock();
+  if (resumes_ && runs_ > 1) lock_ = std::make_unique<JournalLock>(folder_);
   make_folder();
 }
 
 SeriesJournal::~SeriesJournal() {
   std::error_code ignored;
   if (lock_ && !is_noted(folder_)) fs::remove(folder_ / kJournalLock, ignored);
-}
-
-void SeriesJournal::take_lock() {
-  lock_ = std::make_unique<FileLock>(folder_ / kJournalLock, fmt::format("journal {}", folder_.string()),
-                                     "another process is using it; wait until that run ends, or end it");
 }
 
 // Before it is needed: between a journal's first record and its settings as little time is to pass as can be.
@@ -244,7 +238,7 @@ void SeriesJournal::make_folder() {
         "up",
         folder_.string(), folder_.string());
   made_ = std::make_unique<MadeFolder>(folder_);
-  take_lock();
+  lock_ = std::make_unique<JournalLock>(folder_);
 }
 
 std::optional<std::string> SeriesJournal::decide(double seconds) {

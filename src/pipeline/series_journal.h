@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "base/file_lock.h"
 #include "base/folders.h"
 #include "base/options.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/journal.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -71,7 +71,6 @@ class SeriesJournal {
   void check_same_series();
   std::filesystem::path done_file(size_t index) const;
   void make_folder();
-  void take_lock();
 
   const ModelFolder& model_;
   const GenerateOptions options_, chosen_;     // as they were given, and with what a budget chose
@@ -81,8 +80,8 @@ class SeriesJournal {
   std::filesystem::path folder_;
   const bool resumes_, is_open_;
   std::string lost_grid_;
-  std::unique_ptr<MadeFolder> made_;  // of several
-  std::unique_ptr<FileLock> lock_;    // of several: none of their folders has one between two runs
+  std::unique_ptr<MadeFolder> made_;   // of several
+  std::unique_ptr<JournalLock> lock_;  // of several: none of their folders has one between two runs
 };
 
 }  // namespace zoetrope::pipeline
