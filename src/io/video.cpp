@@ -67,6 +67,8 @@ bool is_folder(const std::filesystem::path& output) {
   return extension_of(output).empty() || std::filesystem::is_directory(output, ignored);
 }
 
+bool is_pictures(const std::filesystem::path& output) { return is_folder(output) || extension_of(output) == ".png"; }
+
 }  // namespace
 
 void load_writer_of(const std::filesystem::path& output) {
@@ -99,12 +101,12 @@ void check_video_format(const std::filesystem::path& output, const VideoFormat& 
 }
 
 std::vector<std::filesystem::path> files_of_clip(const std::filesystem::path& output, int64_t frames) {
-  if (is_folder(output) || extension_of(output) == ".png") return png_files(output, frames);
+  if (is_pictures(output)) return png_files(output, frames);
   return {output};
 }
 
 std::vector<std::filesystem::path> later_files(const std::filesystem::path& output, int64_t frames) {
-  if (is_folder(output) || extension_of(output) == ".png") return later_png_files(output, frames);
+  if (is_pictures(output)) return later_png_files(output, frames);
   return {};
 }
 
@@ -115,8 +117,8 @@ int64_t encoder_bytes(const std::filesystem::path& output, const VideoFormat& fo
 
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
   check_video_format(output, format);
+  if (is_pictures(output)) return open_png(output, format);
   const std::string extension = extension_of(output);
-  if (is_folder(output) || extension == ".png") return open_png(output, format);
   return extension == ".gif" ? open_gif(output, format) : open_ffmpeg(output, extension, format);
 }
 

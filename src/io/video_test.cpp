@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <random>
 #include <string>
@@ -22,6 +21,7 @@
 #include "io/test_clips.h"
 #include "io/test_files.h"
 #include "io/video_reader.h"
+#include "trace/resident.h"
 
 namespace zoetrope::io {
 namespace {
@@ -297,13 +297,6 @@ TEST(FrameWriterDeathTest, AnInterruptedWriterSaysSo) {
   }
 }
 
-int64_t most_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (word == "VmHWM:" && status >> word) return std::stoll(word) * 1024;
-  return 0;
-}
-
 // Each in a process of its own, whose peak it is. Within a third, as allocators and huge pages round.
 TEST(FrameWriterDeathTest, EncodersTakeWhatIsExpected) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -318,11 +311,11 @@ TEST(FrameWriterDeathTest, EncodersTakeWhatIsExpected) {
       format.codec = codec;
       format.frames = 30;
       load_writer_of(folder / file);
-      const int64_t before = most_resident_bytes();
+      const int64_t before = trace::peak_resident_bytes();
       const auto writer = FrameWriter::open(folder / file, format);
       for (int i = 0; i < format.frames; ++i) writer->add_frame(frame_of(640, 480, i % 6).data());
       writer->finish();
-      const auto measured = static_cast<double>(most_resident_bytes() - before);
+      const auto measured = static_cast<double>(trace::peak_resident_bytes() - before);
       const auto expected = static_cast<double>(encoder_bytes(folder / file, format));
       std::fprintf(stderr, "%s: %.1f MB, expected %.1f MB\n", file.c_str(), measured / 1e6, expected / 1e6);
       std::filesystem::remove_all(folder.path());
