@@ -11,7 +11,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/thread_team.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "problems/attention.h"
 

@@ -15,7 +15,7 @@
 #include "bench/attention_data.h"
 #include "bench/forward_inputs.h"
 #include "comm/launcher.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer.h"

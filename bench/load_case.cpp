@@ -13,7 +13,7 @@
 #include "bench/published.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
-#include "io/weight_cache.h"
+#include "io/weights/weight_cache.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/component_files.h"

@@ -9,7 +9,7 @@
 
 #include "bench/attention_data.h"
 #include "device/stream.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/encoders/umt5.h"
 #include "models/wan/config.h"
 #include "models/wan/transformer/weights.h"

@@ -7,7 +7,7 @@
 
 #include "bench/cases.h"
 #include "device/stream.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "pipeline/model_folder.h"

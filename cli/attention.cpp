@@ -14,7 +14,7 @@
 #include "cli/interrupt.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "parallel/shards.h"
 #include "pipeline/agreement.h"
 #include "trace/trace.h"

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "cli/help_text.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 
 namespace zoetrope::cli {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/lora_options.h"

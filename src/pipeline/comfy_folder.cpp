@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"

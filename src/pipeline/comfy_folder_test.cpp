@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/test_folder.h"
-#include "io/test_files.h"
+#include "io/weights/test_files.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/known_models.h"
 #include "pipeline/model_folder.h"

@@ -7,10 +7,10 @@
 #include <map>
 #include <string>
 
-#include "io/checkpoint.h"
-#include "io/named_source.h"
-#include "io/tensor_table.h"
-#include "io/weights.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/named_source.h"
+#include "io/weights/tensor_table.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::pipeline {
 

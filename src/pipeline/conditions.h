@@ -9,7 +9,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/image.h"
+#include "io/media/image.h"
 
 namespace zoetrope::pipeline {
 

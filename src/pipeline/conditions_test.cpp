@@ -8,8 +8,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "io/image.h"
-#include "io/tensor_file.h"
+#include "io/media/image.h"
+#include "io/weights/tensor_file.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {

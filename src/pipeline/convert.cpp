@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
-#include "io/in_parts.h"
+#include "io/weights/in_parts.h"
 #include "pipeline/cancel.h"
 #include "pipeline/convert_output.h"
 #include "pipeline/convert_plan.h"

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/atomic_folder.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "io/atomic_folder.h"
-#include "io/gguf.h"
-#include "io/safetensors_shards.h"
+#include "io/weights/gguf.h"
+#include "io/weights/safetensors_shards.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -171,7 +171,7 @@ class FolderOutput final : public ConvertOutput {
   }
 
  private:
-  io::AtomicFolder folder_;
+  AtomicFolder folder_;
   io::SafetensorsShards shards_;
 };
 

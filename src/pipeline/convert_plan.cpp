@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
-#include "io/block_formats.h"
+#include "io/weights/block_formats.h"
 #include "models/encoders/tensor_tables.h"
 
 namespace zoetrope::pipeline {

@@ -9,7 +9,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/tensor_encoder.h"
+#include "io/weights/tensor_encoder.h"
 #include "pipeline/convert.h"
 #include "pipeline/known_models.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/preview_latents.h"
 #include "models/wan/vae/vae.h"

@@ -17,7 +17,7 @@
 #include "zoetrope/model.h"
 
 #include "base/error.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/run_workload.h"
 #include "pipeline/test_model.h"
 #include "tensor/copy_of.h"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
-#include "io/checksum.h"
+#include "io/weights/checksum.h"
 #include "pipeline/agreement.h"
 #include "pipeline/halo_ranks.h"
 #include "trace/elapsed.h"

@@ -10,7 +10,7 @@
 #include "zoetrope/tensor.h"
 
 #include "base/folders.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 
 namespace zoetrope::pipeline {
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/test_folder.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/ticking_wait.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {

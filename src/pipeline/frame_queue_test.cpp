@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/video.h"
+#include "io/media/video.h"
 
 namespace zoetrope::pipeline {
 namespace {

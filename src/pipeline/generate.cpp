@@ -9,7 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/agreement.h"
 #include "pipeline/dump.h"
 #include "pipeline/hosts.h"

@@ -7,7 +7,7 @@
 #include "base/index_range.h"
 #include "base/run_files.h"
 #include "base/words.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "models/sampling/solver.h"
 #include "pipeline/best_table.h"
 #include "pipeline/dump.h"

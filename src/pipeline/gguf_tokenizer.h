@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {

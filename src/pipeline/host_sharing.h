@@ -1,11 +1,11 @@
-// The processes of a job that run on one host, as they share packed weights (io/host_sharing.h).
+// The processes of a job that run on one host, as they share packed weights (io/weights/host_sharing.h).
 #pragma once
 
 #include <memory>
 
 #include "zoetrope/communicator.h"
 
-#include "io/host_sharing.h"
+#include "io/weights/host_sharing.h"
 
 namespace zoetrope::pipeline {
 

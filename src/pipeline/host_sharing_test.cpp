@@ -10,9 +10,9 @@
 #include <set>
 #include <string>
 
-#include "io/formula_source.h"
-#include "io/weight_loader.h"
-#include "io/weights.h"
+#include "io/weights/formula_source.h"
+#include "io/weights/weight_loader.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
-#include "io/tensor_file.h"
-#include "io/video.h"
-#include "io/video_reader.h"
+#include "io/media/video.h"
+#include "io/media/video_reader.h"
+#include "io/weights/tensor_file.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {

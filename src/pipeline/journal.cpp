@@ -17,7 +17,7 @@
 #include "base/input_file.h"
 #include "base/unfinished_files.h"
 #include "base/words.h"
-#include "io/checksum.h"
+#include "io/weights/checksum.h"
 #include "pipeline/fingerprint.h"
 
 namespace zoetrope::pipeline {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint.h"
-#include "io/named_source.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/named_source.h"
 #include "pipeline/component_files.h"
 
 namespace zoetrope::pipeline {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/test_folder.h"
-#include "io/test_files.h"
+#include "io/weights/test_files.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/json.h"
-#include "io/checkpoint.h"
-#include "io/merged_source.h"
-#include "io/tensor_table.h"
-#include "io/weights.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/merged_source.h"
+#include "io/weights/tensor_table.h"
+#include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "models/lora/lora.h"
 #include "models/wan/config.h"
@@ -51,7 +51,7 @@ class ComponentWeights {
       : tensors_(std::move(tensors)),
         checkpoint_(std::move(checkpoint)),
         names_(std::make_shared<const io::NamesInFile>(std::move(names))) {}
-  // Random, as io/random_weights.h computes them.
+  // Random, as io/weights/random_weights.h computes them.
   ComponentWeights(io::TensorTable tensors, std::string component, uint64_t seed)
       : tensors_(std::move(tensors)), component_(std::move(component)), seed_(seed) {}
 

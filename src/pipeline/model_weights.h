@@ -12,8 +12,8 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/model.h"
 
-#include "io/weight_cache.h"
-#include "io/weights.h"
+#include "io/weights/weight_cache.h"
+#include "io/weights/weights.h"
 #include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae_weights.h"
 #include "parallel/layout.h"

@@ -1,7 +1,7 @@
 // What the runs of a model share.
 #include <algorithm>
 
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/run.h"
 #include "pipeline/run_workload.h"

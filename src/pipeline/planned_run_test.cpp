@@ -6,7 +6,7 @@
 
 #include "base/project_folders.h"
 #include "base/test_folder.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"

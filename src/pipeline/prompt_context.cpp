@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/encoders/umt5.h"
 #include "pipeline/generate_options.h"
 #include "text/prompt.h"

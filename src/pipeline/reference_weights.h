@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/thread_team.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/reference/rows.h"
 #include "pipeline/model_folder.h"
 

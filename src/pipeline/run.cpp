@@ -15,7 +15,7 @@
 #include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "models/sampling/random.h"
 #include "pipeline/condition_ranks.h"
 #include "pipeline/decode_frames.h"

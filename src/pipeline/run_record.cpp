@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/options.h"
-#include "io/checksum.h"
-#include "io/safetensors.h"
+#include "io/weights/checksum.h"
+#include "io/weights/safetensors.h"
 
 namespace zoetrope::pipeline {
 namespace {

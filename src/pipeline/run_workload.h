@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "io/tensor_encoder.h"
+#include "io/weights/tensor_encoder.h"
 #include "models/wan/workload.h"
 #include "parallel/layout.h"
 #include "pipeline/generate_options.h"

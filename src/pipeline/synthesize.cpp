@@ -7,15 +7,15 @@
 #include <thread>
 #include <vector>
 
+#include "base/atomic_folder.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json.h"
 #include "base/words.h"
 #include "comm/launcher.h"
-#include "io/atomic_folder.h"
-#include "io/in_parts.h"
-#include "io/random_weights.h"
-#include "io/safetensors_shards.h"
+#include "io/weights/in_parts.h"
+#include "io/weights/random_weights.h"
+#include "io/weights/safetensors_shards.h"
 #include "models/encoders/tensor_tables.h"
 #include "pipeline/cancel.h"
 #include "pipeline/config_folder.h"
@@ -52,7 +52,7 @@ uint64_t bytes_of(const NewComponent& component) {
 class Writer {
  public:
   Writer(const NewComponent& component, const SynthesizeOptions& options, const SynthesizeCallbacks& callbacks,
-         io::AtomicFolder& out)
+         AtomicFolder& out)
       : component_(component),
         callbacks_(callbacks),
         shards_(out, component.name, component.stem, component.entries()),
@@ -170,7 +170,7 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
   uint64_t bytes = 0;
   for (const NewComponent& component : components) bytes += bytes_of(component);
 
-  io::AtomicFolder out(options.out);
+  AtomicFolder out(options.out);
   if (out.free_bytes() < bytes + kSpareBytes) {
     fail(
         "out={}: {:.3f} GB are needed, but the disk has {:.3f} GB left; fewer layers, components or dtype=bf16 need "

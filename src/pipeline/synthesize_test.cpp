@@ -9,7 +9,7 @@
 
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"

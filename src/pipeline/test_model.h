@@ -10,7 +10,7 @@
 
 #include "base/project_folders.h"
 #include "base/test_folder.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {

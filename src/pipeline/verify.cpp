@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/words.h"
 #include "comm/launcher.h"
-#include "io/checksum.h"
+#include "io/weights/checksum.h"
 #include "kernels/cpu_features.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"

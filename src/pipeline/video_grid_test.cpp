@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/test_folder.h"
-#include "io/image.h"
+#include "io/media/image.h"
 
 namespace zoetrope::pipeline {
 namespace {

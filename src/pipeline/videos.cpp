@@ -13,7 +13,7 @@
 #include "base/print.h"
 #include "base/utf8.h"
 #include "base/words.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/dump.h"
 #include "pipeline/preview_file.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -1,11 +1,11 @@
-// Ranks that keep parts of packed weights for one another (io/weight_shards.h), over a communicator.
+// Ranks that keep parts of packed weights for one another (io/weights/weight_shards.h), over a communicator.
 #pragma once
 
 #include <memory>
 
 #include "zoetrope/communicator.h"
 
-#include "io/weight_shards.h"
+#include "io/weights/weight_shards.h"
 
 namespace zoetrope::pipeline {
 

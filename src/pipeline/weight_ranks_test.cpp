@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/formula_source.h"
-#include "io/weight_loader.h"
-#include "io/weights.h"
+#include "io/weights/formula_source.h"
+#include "io/weights/weight_loader.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::pipeline {
 namespace {

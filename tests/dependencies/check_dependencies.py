@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 
+IO = ["io/media", "io/weights"]
 MODELS = ["models/sampling", "models/encoders", "models/lora", "models/reference", "models/wan"]
 # A module may include itself and the modules named here. Public headers are in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
@@ -25,22 +26,24 @@ MODULES = {
     "parallel": ["base"],
     "attention": ["kernels", "parallel", "comm", "device", "tensor", "trace", "base"],
     "video_plugin": [],
-    "io": ["video_plugin", "device", "tensor", "trace", "base"],
-    "models/testing": ["io", "tensor", "base"],
+    "io/media": ["video_plugin", "tensor", "base"],
+    "io/weights": ["tensor", "trace", "base"],
+    "models/testing": ["io/weights", "tensor", "base"],
     "models/sampling": ["tensor", "base"],
-    "models/encoders": ["kernels", "io", "device", "tensor", "trace", "base"],
-    "models/lora": ["io", "tensor", "base"],
-    "models/reference": ["models/encoders", "io", "device", "tensor", "base"],
-    "models/wan": ["models/reference", "models/encoders", "planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
-    "pipeline": ["text", *MODELS, "planner", "machine", "attention", "kernels", "io", "comm", "parallel", "device", "tensor", "trace", "base"],
+    "models/encoders": ["kernels", *IO, "device", "tensor", "trace", "base"],
+    "models/lora": ["io/weights", "tensor", "base"],
+    "models/reference": ["models/encoders", "io/weights", "device", "tensor", "base"],
+    "models/wan": ["models/reference", "models/encoders", "planner", "attention", "kernels", "io/weights", "device", "tensor", "trace",
+                   "base"],
+    "pipeline": ["text", *MODELS, "planner", "machine", "attention", "kernels", *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
     "plan_report": ["pipeline", "planner", "attention", "parallel", "base"],
     "problems": [],
-    "bench": ["problems", "pipeline", "machine", *MODELS, "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
+    "bench": ["problems", "pipeline", "machine", *MODELS, "planner", "io/weights", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
               "base"],
-    "server": ["pipeline", "models/sampling", "io", "comm", "trace", "tensor", "base"],
-    "python": ["plan_report", "pipeline", "attention", "io", "comm", "tensor", "base"],
-    "cli": ["server", "bench", "text", "problems", "plan_report", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", "io", "comm",
+    "server": ["pipeline", "models/sampling", "io/media", "comm", "trace", "tensor", "base"],
+    "python": ["plan_report", "pipeline", "attention", "io/weights", "comm", "tensor", "base"],
+    "cli": ["server", "bench", "text", "problems", "plan_report", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", *IO, "comm",
             "parallel", "device", "tensor", "trace", "base"],
 }
 # These are next to src/, not in it: nothing of them is installed.
@@ -48,7 +51,7 @@ NEXT_TO_SRC = {"problems", "bench", "server", "cli", "python"}
 # A public header counts as the module that implements it.
 PUBLIC = {
     "api.h": "base", "error.h": "base", "version.h": "base", "trace.h": "trace", "mpi.h": "comm", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
-    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models/sampling", "video.h": "io", "zoetrope.h": "pipeline",
+    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models/sampling", "video.h": "io/media", "zoetrope.h": "pipeline",
 }
 # Words that may not be in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
@@ -70,7 +73,8 @@ PLANNING = {"src/pipeline/" + name for name in (
 STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|model_weights|stage|step_reuse)\.h"')
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
-    "models/sampling": ["io"],
+    "io/media": ["io/weights", "trace"],
+    "models/sampling": ["io/weights"],
     "models/encoders": ["models/testing"],
     "models/lora": ["models/wan"],
     "models/wan": ["models/testing", "comm"],
@@ -89,18 +93,25 @@ def strip_comments(text):
     return re.sub(r"//[^\n]*", "", text)
 
 
-def module_of_include(path):
+def module_of(path):
+    """The module of a file, from its path below src/ or, of those next to it, from the root."""
     parts = path.split("/")
-    if parts[0] == "zoetrope":
-        return PUBLIC.get(parts[1], "?" + path)
     for module in ("/".join(parts[:2]), parts[0]):
         if module in MODULES:
             return module
     return "no module"
 
 
-def folder_of_module(root, module):
-    return root / module if module in NEXT_TO_SRC else root / "src" / module
+def module_of_include(path):
+    return PUBLIC.get(path.split("/")[1], "?" + path) if path.startswith("zoetrope/") else module_of(path)
+
+
+def sources(root):
+    """Every C++ file of a module, and its module."""
+    for folder in (root / "src", *(root / module for module in sorted(NEXT_TO_SRC))):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".h", ".cpp", ".inc"):
+                yield path, module_of(path.relative_to(root / "src" if folder.name == "src" else root).as_posix())
 
 
 def too_long(root):
@@ -125,32 +136,31 @@ def violations(root):
     root = pathlib.Path(root)
     yield from too_long(root)
     yield from not_executable(root)
-    for module, allowed in MODULES.items():
-        folder = folder_of_module(root, module)
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-            if path.suffix not in (".h", ".cpp", ".inc"):
-                continue
-            test = "test" in path.stem
-            may = set(allowed) | {module} | (set(TEST_EXTRA.get(module, [])) if test else set())
-            code = strip_comments(path.read_text(encoding="utf-8"))
-            for number, line in enumerate(code.splitlines(), 1):
-                where = f"{path.relative_to(root)}:{number}"
-                include = INCLUDE.match(line)
-                if include:
-                    target = module_of_include(include.group(1))
-                    if target not in may:
-                        yield f'{where}: {module} may not include "{include.group(1)}" ({target})'
-                elif not test and module in FORBIDDEN_NAMES and FORBIDDEN_NAMES[module].search(line):
-                    yield f"{where}: {module} may not name {FORBIDDEN_NAMES[module].search(line).group()}"
-            inside = path.relative_to(root).as_posix()
-            if module in ("pipeline", "server", "cli", "python") and not test and inside not in KNOWS_WAN and WAN.search(code):
-                yield f"{inside}: may not name {WAN.search(code).group()}; it takes plain values (KNOWS_WAN)"
-            if inside.rsplit(".", 1)[0] in PLANNING and STAGE.search(code):
-                yield f"{inside}: planning may not include {STAGE.search(code).group()}"
-            if "_mm_prefetch(" in code:
-                yield f"{inside}: _mm_prefetch() does not compile in the debug preset; use __builtin_prefetch()"
-            if path.suffix == ".h" and "#pragma once" not in code:
-                yield f"{path.relative_to(root)}: a header needs #pragma once"
+    for path, module in sources(root):
+        inside = path.relative_to(root).as_posix()
+        if module not in MODULES:
+            yield f"{inside}: belongs to no module (MODULES)"
+            continue
+        test = "test" in path.stem
+        may = {module, *MODULES[module], *(TEST_EXTRA.get(module, []) if test else [])}
+        code = strip_comments(path.read_text(encoding="utf-8"))
+        for number, line in enumerate(code.splitlines(), 1):
+            where = f"{inside}:{number}"
+            include = INCLUDE.match(line)
+            if include:
+                target = module_of_include(include.group(1))
+                if target not in may:
+                    yield f'{where}: {module} may not include "{include.group(1)}" ({target})'
+            elif not test and module in FORBIDDEN_NAMES and FORBIDDEN_NAMES[module].search(line):
+                yield f"{where}: {module} may not name {FORBIDDEN_NAMES[module].search(line).group()}"
+        if module in ("pipeline", "server", "cli", "python") and not test and inside not in KNOWS_WAN and WAN.search(code):
+            yield f"{inside}: may not name {WAN.search(code).group()}; it takes plain values (KNOWS_WAN)"
+        if inside.rsplit(".", 1)[0] in PLANNING and STAGE.search(code):
+            yield f"{inside}: planning may not include {STAGE.search(code).group()}"
+        if "_mm_prefetch(" in code:
+            yield f"{inside}: _mm_prefetch() does not compile in the debug preset; use __builtin_prefetch()"
+        if path.suffix == ".h" and "#pragma once" not in code:
+            yield f"{inside}: a header needs #pragma once"
 
 
 def self_test():
@@ -165,7 +175,9 @@ def self_test():
         "src/attention/x.cpp": '#include "bench/peak.h"\n',
         "src/pipeline/x.cpp": '#include "cli/progress.h"\n',
         "src/kernels/x_test.cpp": '#include "problems/attention.h"\n',
-        "src/io/x.cpp": '#include "tests/attention/attention_case.h"\n',
+        "src/io/media/x.cpp": '#include "tests/attention/attention_case.h"\n',
+        "src/io/media/y.cpp": '#include "io/weights/weights.h"\n',
+        "src/io/x.cpp": "int f();\n",
         "src/planner/z.cpp": '#include "attention/strategy.h"\n',
         "bench/y.cpp": '#include "examples/shapes.h"\n',
         "src/planner/y.cpp": '#include "models/wan/config.h"\n',
@@ -174,7 +186,7 @@ def self_test():
         "src/pipeline/plan.h": '#pragma once\n#include "pipeline/decode_frames.h"\n',
         "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
         "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
-        "src/models/sampling/x.cpp": '#include "io/safetensors.h"\n',
+        "src/models/sampling/x.cpp": '#include "io/weights/safetensors.h"\n',
         "src/models/wan/w.cpp": '#include "models/testing/golden.h"\n',
         "src/models/encoders/y.cpp": '#include "models/other.h"\n',
         "bench/z_test.cpp": '#include "cli/command.h"\n',

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "fuzz.h"
-#include "io/gguf.h"
-#include "io/tensor_file.h"
+#include "io/weights/gguf.h"
+#include "io/weights/tensor_file.h"
 
 namespace zoetrope::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "fuzz.h"
-#include "io/image.h"
+#include "io/media/image.h"
 
 namespace zoetrope::fuzz {
 namespace {

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "io/checkpoint.h"
+#include "io/weights/checkpoint.h"
 #include "text_changes.h"
 
 namespace zoetrope::fuzz {

@@ -1,4 +1,4 @@
-#include "io/merged_source.h"
+#include "io/weights/merged_source.h"
 #include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "safetensors_changes.h"

@@ -1,6 +1,6 @@
 #include "zoetrope/error.h"
 
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "safetensors_changes.h"
 
 namespace zoetrope::fuzz {

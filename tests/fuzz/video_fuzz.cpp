@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "fuzz.h"
-#include "io/video_reader.h"
+#include "io/media/video_reader.h"
 
 namespace zoetrope::fuzz {
 namespace {

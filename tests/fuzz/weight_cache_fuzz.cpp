@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "fuzz.h"
-#include "io/checksum.h"
-#include "io/weight_cache.h"
+#include "io/weights/checksum.h"
+#include "io/weights/weight_cache.h"
 
 namespace zoetrope::fuzz {
 namespace {

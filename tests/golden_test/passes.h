@@ -9,8 +9,8 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "io/tensor_file.h"
-#include "io/weights.h"
+#include "io/weights/tensor_file.h"
+#include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "models/wan/vae/vae.h"

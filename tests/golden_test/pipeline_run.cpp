@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/thread_team.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "pipeline/generate.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "pipeline/generate_options.h"
 #include "report.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "models/sampling/random.h"
 #include "models/sampling/solver.h"
 #include "report.h"

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "device/stream.h"
-#include "io/checkpoint.h"
-#include "io/tensor_file.h"
-#include "io/weights.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/tensor_file.h"
+#include "io/weights/weights.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "io/checkpoint.h"
-#include "io/formula_testing.h"
-#include "io/merged_source.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/formula_testing.h"
+#include "io/weights/merged_source.h"
 #include "models/encoders/clip_vision.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/lora/lora.h"

@@ -16,8 +16,8 @@
 #include "attention/plan.h"
 #include "base/error.h"
 #include "device/stream.h"
-#include "io/formula_testing.h"
-#include "io/weights.h"
+#include "io/weights/formula_testing.h"
+#include "io/weights/weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 

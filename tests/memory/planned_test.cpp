@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/project_folders.h"
 #include "base/test_folder.h"
-#include "io/video.h"
+#include "io/media/video.h"
 #include "pipeline/generate.h"
 
 namespace zoetrope {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "io/image.h"
+#include "io/media/image.h"
 
 namespace zoetrope::encoders {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/test_folder.h"
-#include "io/image.h"
+#include "io/media/image.h"
 #include "models/testing/golden.h"
 
 namespace zoetrope::encoders {

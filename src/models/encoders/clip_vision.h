@@ -13,7 +13,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "tensor/probe.h"
 

@@ -9,8 +9,8 @@
 
 #include "base/json.h"
 #include "base/test_folder.h"
-#include "io/random_weights.h"
-#include "io/safetensors.h"
+#include "io/weights/random_weights.h"
+#include "io/weights/safetensors.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/testing/golden.h"

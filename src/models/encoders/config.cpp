@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "io/checkpoint.h"
+#include "io/weights/checkpoint.h"
 
 namespace zoetrope::encoders {
 namespace {

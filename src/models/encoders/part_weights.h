@@ -1,6 +1,6 @@
 // An encoder's weights as one rank uses them, once per run: its part of a matrix, in place in the mapped file where
 // that has F32 or BF16, else read into a buffer. Nothing is kept: release() frees a layer's pages. Not for the
-// transformer and the VAE, which use the same weights many times (io/weight_loader.h).
+// transformer and the VAE, which use the same weights many times (io/weights/weight_loader.h).
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "io/tensor_table.h"
-#include "io/weights.h"
+#include "io/weights/tensor_table.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::encoders {
 

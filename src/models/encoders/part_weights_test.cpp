@@ -12,7 +12,7 @@
 
 #include "base/index_range.h"
 #include "base/test_folder.h"
-#include "io/safetensors.h"
+#include "io/weights/safetensors.h"
 #include "tensor/half.h"
 
 namespace zoetrope::encoders {

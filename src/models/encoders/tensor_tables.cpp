@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/table_scope.h"
+#include "io/weights/table_scope.h"
 
 namespace zoetrope::encoders {
 

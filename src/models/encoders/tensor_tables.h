@@ -1,8 +1,8 @@
-// The tensors of the encoders, from their configs alone (wan.md sections 1.6 and 5); see io/tensor_table.h.
+// The tensors of the encoders, from their configs alone (wan.md sections 1.6 and 5); see io/weights/tensor_table.h.
 #pragma once
 
-#include "io/named_source.h"
-#include "io/tensor_table.h"
+#include "io/weights/named_source.h"
+#include "io/weights/tensor_table.h"
 #include "models/encoders/config.h"
 
 namespace zoetrope::encoders {

@@ -18,7 +18,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "models/encoders/partial_sum.h"
 #include "tensor/probe.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "io/formula_source.h"
+#include "io/weights/formula_source.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/relative_bias.h"
 #include "models/encoders/tensor_tables.h"

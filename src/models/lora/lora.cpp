@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "models/lora/names.h"
 #include "models/lora/peft_metadata.h"
 

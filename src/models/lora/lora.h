@@ -1,5 +1,6 @@
 // A LoRA file as changes of the tensors in a table: keys matched, ranks and shapes compared with the model's, values
-// checked. The changes are added where weights are read (io/merged_source.h); nothing here touches the model's values.
+// checked. The changes are added where weights are read (io/weights/merged_source.h); nothing here touches the model's
+// values.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "io/merged_source.h"
-#include "io/tensor_table.h"
+#include "io/weights/merged_source.h"
+#include "io/weights/tensor_table.h"
 
 namespace zoetrope::lora {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/project_folders.h"
-#include "io/random_weights.h"
-#include "io/test_files.h"
+#include "io/weights/random_weights.h"
+#include "io/weights/test_files.h"
 #include "models/wan/tensor_tables.h"
 #include "tensor/half.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "io/tensor_table.h"
+#include "io/weights/tensor_table.h"
 
 namespace zoetrope::lora {
 

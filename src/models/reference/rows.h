@@ -11,7 +11,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/thread_team.h"
-#include "io/weights.h"
+#include "io/weights/weights.h"
 
 namespace zoetrope::reference {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/project_folders.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 
 namespace zoetrope::sampling {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/input_file.h"
 #include "base/json.h"
 #include "base/project_folders.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "tensor/half.h"
 
 namespace zoetrope::sampling {

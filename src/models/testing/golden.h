@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/project_folders.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "tensor/half.h"
 
 namespace zoetrope::golden {

@@ -10,7 +10,7 @@
 #include "base/index_range.h"
 #include "base/json.h"
 #include "base/words.h"
-#include "io/checkpoint.h"
+#include "io/weights/checkpoint.h"
 
 namespace zoetrope::wan {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "io/weight_stream.h"
+#include "io/weights/weight_stream.h"
 #include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/transformer/weights.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "io/table_scope.h"
+#include "io/weights/table_scope.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_names.h"
 

@@ -1,8 +1,8 @@
-// The tensors of transformer and VAE, from their configs alone (wan.md sections 2–4); see io/tensor_table.h.
+// The tensors of transformer and VAE, from their configs alone (wan.md sections 2–4); see io/weights/tensor_table.h.
 #pragma once
 
-#include "io/named_source.h"
-#include "io/tensor_table.h"
+#include "io/weights/named_source.h"
+#include "io/weights/tensor_table.h"
 #include "models/wan/config.h"
 
 namespace zoetrope::wan {

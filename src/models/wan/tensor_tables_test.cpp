@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/project_folders.h"
-#include "io/checkpoint.h"
-#include "io/formula_testing.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/formula_testing.h"
 #include "models/encoders/tensor_tables.h"
 
 namespace zoetrope::wan {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/index_range.h"
-#include "io/packing_threads.h"
+#include "io/weights/packing_threads.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "io/packing_threads.h"
-#include "io/random_weights.h"
+#include "io/weights/packing_threads.h"
+#include "io/weights/random_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae.h"

@@ -14,8 +14,8 @@
 
 #include "attention/plan.h"
 #include "base/project_folders.h"
-#include "io/formula_testing.h"
-#include "io/weights.h"
+#include "io/weights/formula_testing.h"
+#include "io/weights/weights.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/testing/golden.h"
 #include "models/wan/transformer/transformer.h"

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "device/thread_team.h"
-#include "io/part_source.h"
-#include "io/weight_loader.h"
+#include "io/weights/part_source.h"
+#include "io/weights/weight_loader.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/motion_basis.h"
 #include "tensor/dispatch.h"

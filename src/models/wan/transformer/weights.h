@@ -8,9 +8,9 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/tensor_table.h"
-#include "io/weight_stream.h"
-#include "io/weights.h"
+#include "io/weights/tensor_table.h"
+#include "io/weights/weight_stream.h"
+#include "io/weights/weights.h"
 #include "kernels/gemm/packed.h"
 #include "models/wan/config.h"
 

@@ -10,8 +10,8 @@
 
 #include "base/json.h"
 #include "base/project_folders.h"
-#include "io/checkpoint.h"
-#include "io/tensor_file.h"
+#include "io/weights/checkpoint.h"
+#include "io/weights/tensor_file.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_test_util.h"

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "io/random_weights.h"
+#include "io/weights/random_weights.h"
 #include "models/wan/tensor_tables.h"
 
 namespace zoetrope::wan {

@@ -8,7 +8,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "models/wan/config.h"
 #include "models/wan/reference/vae.h"
 #include "models/wan/vae/vae_layout.h"

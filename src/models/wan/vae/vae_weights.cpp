@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "device/thread_team.h"
-#include "io/weight_loader.h"
+#include "io/weights/weight_loader.h"
 #include "tensor/dispatch.h"
 #include "tensor/half.h"
 

@@ -11,7 +11,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/weights.h"
+#include "io/weights/weights.h"
 #include "kernels/conv/frame_conv.h"
 #include "models/wan/config.h"
 #include "models/wan/vae/vae_layout.h"
