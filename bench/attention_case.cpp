@@ -14,7 +14,7 @@
 #include "bench/statistics.h"
 #include "bench/strategies.h"
 #include "bench/words.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {

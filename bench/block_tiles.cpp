@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "bench/forward_inputs.h"
 #include "bench/published.h"
-#include "pipeline/agreement.h"
+#include "pipeline/ranks/agreement.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {

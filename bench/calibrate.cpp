@@ -14,8 +14,8 @@
 #include "comm/launcher.h"
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
-#include "pipeline/dtype_word.h"
-#include "pipeline/hosts.h"
+#include "pipeline/ranks/hosts.h"
+#include "pipeline/settings/dtype_word.h"
 #include "planner/available.h"
 #include "planner/calibrated.h"
 

@@ -3,7 +3,7 @@
 #include "attention/plan.h"
 #include "bench/attention_data.h"
 #include "bench/calibrate_measure.h"
-#include "pipeline/layout_question.h"
+#include "pipeline/planning/layout_question.h"
 #include "planner/simulator.h"
 
 namespace zoetrope::bench {

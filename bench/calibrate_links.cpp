@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "bench/calibrate_measure.h"
-#include "pipeline/hosts.h"
+#include "pipeline/ranks/hosts.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "pipeline/int8_calibration.h"
-#include "pipeline/model_folder.h"
+#include "pipeline/model_files/int8_calibration.h"
+#include "pipeline/model_files/model_folder.h"
 
 namespace zoetrope::bench {
 

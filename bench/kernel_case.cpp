@@ -12,7 +12,7 @@
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "kernels/flash_attention/tile_search.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -16,8 +16,8 @@
 #include "io/weights/weight_cache.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
-#include "pipeline/component_files.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/model_files/component_files.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench/cases.h"
 #include "bench/words.h"
 #include "device/stream.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::bench {

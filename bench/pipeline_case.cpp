@@ -15,9 +15,9 @@
 #include "bench/statistics.h"
 #include "bench/strategies.h"
 #include "bench/words.h"
-#include "pipeline/dtype_word.h"
-#include "pipeline/phases.h"
-#include "pipeline/recipes.h"
+#include "pipeline/settings/dtype_word.h"
+#include "pipeline/settings/recipes.h"
+#include "pipeline/stages/phases.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope::bench {

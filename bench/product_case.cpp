@@ -10,7 +10,7 @@
 #include "bench/peak.h"
 #include "bench/words.h"
 #include "kernels/gemm/packed.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 #include "tensor/half.h"
 
 namespace zoetrope::bench {

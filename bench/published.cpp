@@ -4,7 +4,7 @@
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "io/weights/weights.h"
 #include "models/encoders/config.h"
 #include "models/wan/config.h"
-#include "pipeline/model_folder.h"
+#include "pipeline/model_files/model_folder.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {

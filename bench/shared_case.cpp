@@ -20,7 +20,7 @@
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "models/wan/vae/vae.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/encoders/umt5.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

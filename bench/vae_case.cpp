@@ -8,7 +8,7 @@
 #include "models/wan/model_flops.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_cost.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "comm/launcher.h"
 #include "io/weights/safetensors.h"
 #include "parallel/shards.h"
-#include "pipeline/agreement.h"
+#include "pipeline/ranks/agreement.h"
 #include "trace/trace.h"
 
 namespace zoetrope::cli {

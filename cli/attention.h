@@ -14,7 +14,7 @@
 #include "base/options.h"
 #include "bench/attention_run.h"
 #include "bench/statistics.h"
-#include "pipeline/auto_plan.h"
+#include "pipeline/planning/auto_plan.h"
 
 namespace zoetrope::cli {
 

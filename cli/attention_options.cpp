@@ -7,7 +7,7 @@
 #include "base/run_files.h"
 #include "base/words.h"
 #include "cli/attention.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::cli {
 namespace {

@@ -1,5 +1,5 @@
 // zoetrope convert: the weights of a component in another format, container or naming, with the error of each tensor.
-#include "pipeline/convert.h"
+#include "pipeline/model_files/convert.h"
 
 #include <fmt/format.h>
 

@@ -15,10 +15,10 @@
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "pipeline/comm_timeout.h"
-#include "pipeline/preview_file.h"
-#include "pipeline/run_settings.h"
-#include "pipeline/series_journal.h"
+#include "pipeline/outputs/preview_file.h"
+#include "pipeline/ranks/comm_timeout.h"
+#include "pipeline/records/series_journal.h"
+#include "pipeline/settings/run_settings.h"
 
 namespace zoetrope::cli {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/options.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::cli {
 

@@ -19,14 +19,14 @@
 #include "cli/inspect_memory.h"
 #include "io/weights/checkpoint.h"
 #include "io/weights/weights.h"
-#include "pipeline/comfy_folder.h"
-#include "pipeline/component_files.h"
-#include "pipeline/config_folder.h"
-#include "pipeline/generate_options.h"
-#include "pipeline/known_models.h"
-#include "pipeline/model_folder.h"
-#include "pipeline/original_repository.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/model_files/comfy_folder.h"
+#include "pipeline/model_files/component_files.h"
+#include "pipeline/model_files/config_folder.h"
+#include "pipeline/model_files/known_models.h"
+#include "pipeline/model_files/model_folder.h"
+#include "pipeline/model_files/original_repository.h"
+#include "pipeline/settings/generate_options.h"
+#include "pipeline/settings/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {

@@ -13,8 +13,10 @@
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "pipeline/plan.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/planning/plan.h"
+#include "pipeline/planning/run_workload.h"
+#include "pipeline/planning/weight_memory.h"
+#include "pipeline/settings/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -193,6 +195,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   settings.run.budget.reset();
   pipeline::check_model_options(settings.run);
   const auto model = pipeline::ModelFolder::open(settings.run);
+  pipeline::check_weight_memory({settings.run, pipeline::model_configs(model)});
   if (model.experts.size() == 1) pipeline::refuse_keys_of_two_experts(settings.run);
   file.require_writable();
   const Drawings drawings(words.svg, kInt8.name);

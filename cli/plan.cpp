@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "cli/command.h"
-#include "pipeline/config_folder.h"
+#include "pipeline/model_files/config_folder.h"
 #include "planner/published.h"
 #include "trace/trace.h"
 

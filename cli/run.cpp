@@ -30,9 +30,9 @@
 #include "cli/command.h"
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
-#include "pipeline/journal.h"
-#include "pipeline/run_settings.h"
-#include "pipeline/series_journal.h"
+#include "pipeline/records/journal.h"
+#include "pipeline/records/series_journal.h"
+#include "pipeline/settings/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "pipeline/comm_timeout.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/ranks/comm_timeout.h"
+#include "pipeline/settings/run_settings.h"
 #include "server/video_request.h"
 
 namespace zoetrope::cli {

@@ -1,5 +1,5 @@
 // zoetrope synthesize: a checkpoint of random weights, as other programs read it.
-#include "pipeline/synthesize.h"
+#include "pipeline/model_files/synthesize.h"
 
 #include <fmt/format.h>
 

@@ -19,7 +19,7 @@
 #include "comm/launcher.h"
 #include "kernels/flash_attention/tile_search.h"
 #include "parallel/layout.h"
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 
 namespace zoetrope::cli {
 namespace {

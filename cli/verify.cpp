@@ -19,10 +19,10 @@
 #include "cli/generate_words.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "pipeline/agreement.h"
 #include "pipeline/certificate.h"
-#include "pipeline/comm_timeout.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/ranks/agreement.h"
+#include "pipeline/ranks/comm_timeout.h"
+#include "pipeline/settings/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {

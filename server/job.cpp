@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/words.h"
-#include "pipeline/run_identity.h"
+#include "pipeline/settings/run_identity.h"
 #include "server/video_request.h"
 
 namespace zoetrope::server {

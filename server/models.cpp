@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "pipeline/lora_options.h"
+#include "pipeline/settings/lora_options.h"
 #include "server/api_error.h"
 #include "server/video_order.h"
 

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "pipeline/agreement.h"
+#include "pipeline/ranks/agreement.h"
 
 namespace zoetrope::server {
 namespace {

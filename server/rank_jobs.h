@@ -13,7 +13,7 @@
 
 #include "zoetrope/communicator.h"
 
-#include "pipeline/watched_ranks.h"
+#include "pipeline/ranks/watched_ranks.h"
 
 namespace zoetrope::server {
 

@@ -12,7 +12,7 @@
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/words.h"
-#include "pipeline/hosts.h"
+#include "pipeline/ranks/hosts.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/job_queue.h"

@@ -11,7 +11,7 @@
 #include "zoetrope/communicator.h"
 
 #include "base/options.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::server {
 

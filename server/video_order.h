@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::server {
 

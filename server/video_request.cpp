@@ -12,7 +12,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "models/sampling/published_caches.h"
-#include "pipeline/lora_options.h"
 #include "server/api_error.h"
 #include "server/base64.h"
 

@@ -1,5 +1,5 @@
 // The body of POST /v1/videos as settings: which fields there are, what other servers call them, and how they become
-// the options of a run. Names, ranges and sentences are those of pipeline/generate_options.h. Knows no HTTP.
+// the options of a run. Names, ranges and sentences are those of pipeline/settings/generate_options.h. Knows no HTTP.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::server {
 

@@ -19,12 +19,12 @@
 #include "base/error.h"
 #include "base/ticking_wait.h"
 #include "io/weights/safetensors.h"
-#include "pipeline/config_folder.h"
-#include "pipeline/generate_options.h"
-#include "pipeline/lora_options.h"
 #include "pipeline/model_call.h"
-#include "pipeline/planned_run.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/model_files/config_folder.h"
+#include "pipeline/model_files/merged_loras.h"
+#include "pipeline/planning/planned_run.h"
+#include "pipeline/settings/generate_options.h"
+#include "pipeline/settings/run_settings.h"
 #include "python/bindings/bindings.h"
 
 namespace zoetrope::python {

@@ -14,7 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "pipeline/run_identity.h"
+#include "pipeline/settings/run_identity.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -10,14 +10,14 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "io/media/video.h"
-#include "pipeline/agreement.h"
-#include "pipeline/dump.h"
-#include "pipeline/hosts.h"
-#include "pipeline/inputs.h"
+#include "pipeline/inputs/inputs.h"
+#include "pipeline/outputs/dump.h"
+#include "pipeline/outputs/video_grid.h"
+#include "pipeline/outputs/videos.h"
+#include "pipeline/ranks/agreement.h"
+#include "pipeline/ranks/hosts.h"
+#include "pipeline/records/series_journal.h"
 #include "pipeline/run.h"
-#include "pipeline/series_journal.h"
-#include "pipeline/video_grid.h"
-#include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {

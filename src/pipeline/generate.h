@@ -8,7 +8,7 @@
 
 #include "zoetrope/communicator.h"
 
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::pipeline {
 

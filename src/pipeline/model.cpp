@@ -8,17 +8,17 @@
 #include <mutex>
 #include <optional>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "base/ticking_wait.h"
 #include "base/words.h"
 #include "comm/launcher.h"
-#include "pipeline/agreement.h"
-#include "pipeline/cancel.h"
-#include "pipeline/comm_timeout.h"
-#include "pipeline/generate_options.h"
 #include "pipeline/model_call.h"
+#include "pipeline/ranks/agreement.h"
+#include "pipeline/ranks/comm_timeout.h"
+#include "pipeline/ranks/watched_ranks.h"
 #include "pipeline/run.h"
-#include "pipeline/watched_ranks.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope {
 
@@ -34,7 +34,7 @@ class Turns {
       std::unique_lock lock(turns_.mutex_);
       wait_ticking(
           lock, turns_.freed_, kBetweenQuestions, [&] { return !turns_.taken_; },
-          [&] { pipeline::stop_if_cancelled(callbacks.cancelled, "while it waited for another call of the model"); });
+          [&] { stop_if_cancelled(callbacks.cancelled, "while it waited for another call of the model"); });
       turns_.taken_ = true;
     }
     ~Turn() {

@@ -10,10 +10,10 @@
 #include "zoetrope/communicator.h"
 
 #include "base/error.h"
-#include "pipeline/fingerprint.h"
 #include "pipeline/generate.h"
-#include "pipeline/int8_calibration.h"
-#include "pipeline/model_folder.h"
+#include "pipeline/model_files/fingerprint.h"
+#include "pipeline/model_files/int8_calibration.h"
+#include "pipeline/model_files/model_folder.h"
 #include "pipeline/test_model.h"
 #include "tensor/copy_of.h"
 #include "tensor/relative_l2.h"

@@ -2,9 +2,10 @@
 #include <algorithm>
 
 #include "io/media/video.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/planning/run_workload.h"
+#include "pipeline/planning/weight_memory.h"
 #include "pipeline/run.h"
-#include "pipeline/run_workload.h"
+#include "pipeline/settings/generate_options.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -21,6 +22,7 @@ ModelFolder checked_model(const GenerateOptions& options) {
 
 OpenModel::OpenModel(const GenerateOptions& given)
     : options(given), folder(checked_model(given)), memory{options, model_configs(folder)} {
+  check_weight_memory(memory);
   keep(options.keep_weights);
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
-#include "pipeline/phases.h"
+#include "pipeline/stages/phases.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -8,12 +8,12 @@
 #include "base/error.h"
 #include "base/file_lock.h"
 #include "base/unfinished_files.h"
-#include "pipeline/agreement.h"
-#include "pipeline/fingerprint.h"
-#include "pipeline/generate_options.h"
-#include "pipeline/journal.h"
+#include "pipeline/model_files/fingerprint.h"
+#include "pipeline/ranks/agreement.h"
+#include "pipeline/records/journal.h"
 #include "pipeline/run.h"
-#include "pipeline/run_identity.h"
+#include "pipeline/settings/generate_options.h"
+#include "pipeline/settings/run_identity.h"
 
 namespace zoetrope::pipeline {
 namespace {

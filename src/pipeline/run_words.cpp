@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/words.h"
-#include "pipeline/int8_calibration.h"
-#include "pipeline/step_cache_options.h"
+#include "pipeline/model_files/int8_calibration.h"
+#include "pipeline/settings/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {

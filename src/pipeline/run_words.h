@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "pipeline/generate_options.h"
-#include "pipeline/model_folder.h"
-#include "pipeline/plan.h"
+#include "pipeline/model_files/model_folder.h"
+#include "pipeline/planning/plan.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::pipeline {
 

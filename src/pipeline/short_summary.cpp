@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/words.h"
-#include "pipeline/phases.h"
 #include "pipeline/predicted_report.h"
+#include "pipeline/stages/phases.h"
 #include "planner/bytes.h"
 
 namespace zoetrope::pipeline {

@@ -11,7 +11,7 @@
 #include "base/project_folders.h"
 #include "base/test_folder.h"
 #include "io/weights/safetensors.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::pipeline {
 

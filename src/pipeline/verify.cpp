@@ -14,12 +14,12 @@
 #include "comm/launcher.h"
 #include "io/weights/checksum.h"
 #include "kernels/cpu_features.h"
-#include "pipeline/admission.h"
-#include "pipeline/agreement.h"
-#include "pipeline/forward_checks.h"
-#include "pipeline/hosts.h"
+#include "pipeline/checks/forward_checks.h"
+#include "pipeline/model_files/int8_budget.h"
+#include "pipeline/planning/admission.h"
+#include "pipeline/ranks/agreement.h"
+#include "pipeline/ranks/hosts.h"
 #include "pipeline/run.h"
-#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {

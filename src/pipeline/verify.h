@@ -11,8 +11,8 @@
 
 #include "zoetrope/communicator.h"
 
-#include "pipeline/generate_options.h"
-#include "pipeline/run_record.h"
+#include "pipeline/records/run_record.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::pipeline {
 

@@ -7,9 +7,9 @@
 #include "base/options.h"
 #include "base/run_files.h"
 #include "base/words.h"
-#include "pipeline/config_folder.h"
-#include "pipeline/planned_run.h"
-#include "pipeline/run_settings.h"
+#include "pipeline/model_files/config_folder.h"
+#include "pipeline/planning/planned_run.h"
+#include "pipeline/settings/run_settings.h"
 #include "plan_report/plan_report.h"
 
 namespace zoetrope::plan_report {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/options.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 #include "planner/doubt.h"
 #include "planner/hardware.h"
 #include "planner/search.h"

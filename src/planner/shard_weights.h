@@ -1,5 +1,5 @@
 // Shares of the work for the ranks of a context that are not equally fast: which shard weights make a step shortest on
-// a machine whose profile says its devices' speeds. What they were measured from is pipeline/shard_balance.h.
+// a machine whose profile says its devices' speeds. What they were measured from is pipeline/ranks/shard_balance.h.
 #pragma once
 
 #include <vector>

@@ -11,6 +11,13 @@ import sys
 import tempfile
 
 IO = ["io/media", "io/weights"]
+
+
+def pipeline(*parts):
+    return ["pipeline/" + part for part in parts]
+
+
+PIPELINE = ["pipeline", *pipeline("settings", "ranks", "model_files", "inputs", "outputs", "planning", "records", "stages", "checks")]
 MODELS = ["models/sampling", "models/encoders", "models/lora", "models/reference", "models/wan"]
 # A module may include itself and the modules named here. Public headers are in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
@@ -35,23 +42,39 @@ MODULES = {
     "models/reference": ["models/encoders", "io/weights", "device", "tensor", "base"],
     "models/wan": ["models/reference", "models/encoders", "planner", "attention", "kernels", "io/weights", "device", "tensor", "trace",
                    "base"],
-    "pipeline": ["text", *MODELS, "planner", "machine", "attention", "kernels", *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
+    # A run, from what was asked for to what is written: each part knows only parts above it.
+    "pipeline/settings": ["text", "models/sampling", "attention", "kernels", "io/media", "tensor", "base"],
+    "pipeline/ranks": [*pipeline("settings"), "models/encoders", "planner", "kernels", "io/weights", "comm", "parallel", "device",
+                       "tensor", "base"],
+    "pipeline/model_files": [*pipeline("settings"), "text", "models/encoders", "models/lora", "models/wan", "attention", "io/weights",
+                             "comm", "tensor", "base"],
+    "pipeline/inputs": [*pipeline("model_files", "settings"), "models/encoders", "planner", "io/media", "comm", "device", "tensor", "base"],
+    "pipeline/outputs": [*pipeline("settings"), *IO, "tensor", "trace", "base"],
+    "pipeline/planning": [*pipeline("outputs", "inputs", "model_files", "ranks", "settings"), "text", *MODELS, "planner", "machine",
+                          "attention", "kernels", *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
+    "pipeline/records": [*pipeline("outputs", "inputs", "model_files", "ranks", "settings"), "models/sampling", "attention", "io/weights",
+                         "comm", "tensor", "trace", "base"],
+    "pipeline/stages": [*pipeline("records", "planning", "outputs", "inputs", "model_files", "ranks", "settings"), *MODELS, "attention",
+                        *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
+    "pipeline/checks": [*pipeline("stages", "planning", "model_files", "ranks", "settings"), *MODELS, "attention", "io/weights", "comm",
+                        "parallel", "device", "tensor", "base"],
+    "pipeline": [*PIPELINE, "models/sampling", "planner", "attention", "kernels", *IO, "comm", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
-    "plan_report": ["pipeline", "planner", "attention", "parallel", "base"],
+    "plan_report": [*PIPELINE, "planner", "attention", "parallel", "base"],
     "problems": [],
-    "bench": ["problems", "pipeline", "machine", *MODELS, "planner", "io/weights", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
-              "base"],
-    "server": ["pipeline", "models/sampling", "io/media", "comm", "trace", "tensor", "base"],
-    "python": ["plan_report", "pipeline", "attention", "io/weights", "comm", "tensor", "base"],
-    "cli": ["server", "bench", "text", "problems", "plan_report", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", *IO, "comm",
-            "parallel", "device", "tensor", "trace", "base"],
+    "bench": ["problems", *PIPELINE, "machine", *MODELS, "planner", "io/weights", "attention", "parallel", "kernels", "comm", "device",
+              "trace", "tensor", "base"],
+    "server": [*PIPELINE, "models/sampling", "io/media", "comm", "trace", "tensor", "base"],
+    "python": ["plan_report", *PIPELINE, "attention", "io/weights", "comm", "tensor", "base"],
+    "cli": ["server", "bench", "text", "problems", "plan_report", *PIPELINE, "machine", *MODELS, "planner", "attention", "kernels", *IO,
+            "comm", "parallel", "device", "tensor", "trace", "base"],
 }
 # These are next to src/, not in it: nothing of them is installed.
 NEXT_TO_SRC = {"problems", "bench", "server", "cli", "python"}
 # A public header counts as the module that implements it.
 PUBLIC = {
     "api.h": "base", "error.h": "base", "version.h": "base", "trace.h": "trace", "mpi.h": "comm", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
-    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models/sampling", "video.h": "io/media", "zoetrope.h": "pipeline",
+    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline/settings", "sampling.h": "models/sampling", "video.h": "io/media", "zoetrope.h": "pipeline",
 }
 # Words that may not be in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
@@ -64,13 +87,9 @@ FORBIDDEN_NAMES = {
 # that run transformer and VAE. Everything else takes plain values.
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"src/pipeline/" + name for name in (
-    "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "forward_checks.cpp", "forward_checks.h",
-    "model_folder.cpp", "model_folder.h", "model_weights.cpp", "model_weights.h", "run_workload.cpp", "run_workload.h")}
-# Planning includes no stage of a run.
-PLANNING = {"src/pipeline/" + name for name in (
-    "admission", "auto_plan", "comm_timeout", "host_links", "layout_question", "measured_profile", "plan", "planned_run", "profile_choice",
-    "run_workload", "streamed_disk", "weight_memory", "weights_to_fit")}
-STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|model_weights|stage|step_reuse)\.h"')
+    "checks/forward_checks.cpp", "checks/forward_checks.h", "model_files/model_folder.cpp", "model_files/model_folder.h",
+    "planning/run_workload.cpp", "planning/run_workload.h", "stages/condition_ranks.cpp", "stages/decode_frames.cpp",
+    "stages/denoise.cpp", "stages/denoise.h", "stages/model_weights.cpp", "stages/model_weights.h")}
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
     "io/media": ["io/weights", "trace"],
@@ -78,7 +97,7 @@ TEST_EXTRA = {
     "models/encoders": ["models/testing"],
     "models/lora": ["models/wan"],
     "models/wan": ["models/testing", "comm"],
-    "pipeline": ["models/testing"],
+    **dict.fromkeys(PIPELINE, ["models/testing", *PIPELINE, *MODULES["pipeline/planning"]]),
 }
 # Lines of a file that people write; longer ones are divided by subject. tools/ are programs of one file each.
 MOST_LINES = 600
@@ -153,10 +172,8 @@ def violations(root):
                     yield f'{where}: {module} may not include "{include.group(1)}" ({target})'
             elif not test and module in FORBIDDEN_NAMES and FORBIDDEN_NAMES[module].search(line):
                 yield f"{where}: {module} may not name {FORBIDDEN_NAMES[module].search(line).group()}"
-        if module in ("pipeline", "server", "cli", "python") and not test and inside not in KNOWS_WAN and WAN.search(code):
+        if module in (*PIPELINE, "server", "cli", "python") and not test and inside not in KNOWS_WAN and WAN.search(code):
             yield f"{inside}: may not name {WAN.search(code).group()}; it takes plain values (KNOWS_WAN)"
-        if inside.rsplit(".", 1)[0] in PLANNING and STAGE.search(code):
-            yield f"{inside}: planning may not include {STAGE.search(code).group()}"
         if "_mm_prefetch(" in code:
             yield f"{inside}: _mm_prefetch() does not compile in the debug preset; use __builtin_prefetch()"
         if path.suffix == ".h" and "#pragma once" not in code:
@@ -182,8 +199,10 @@ def self_test():
         "bench/y.cpp": '#include "examples/shapes.h"\n',
         "src/planner/y.cpp": '#include "models/wan/config.h"\n',
         "src/pipeline/y.cpp": '#include "models/wan/config.h"\n',
+        "src/pipeline/planning/x.cpp": "wan::VaeConfig config;\n",
+        "src/pipeline/settings/x.cpp": '#include "pipeline/model_files/model_folder.h"\n',
         "cli/z.cpp": "wan::VaeConfig config;\n",
-        "src/pipeline/plan.h": '#pragma once\n#include "pipeline/decode_frames.h"\n',
+        "src/pipeline/planning/plan.h": '#pragma once\n#include "pipeline/stages/decode_frames.h"\n',
         "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
         "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
         "src/models/sampling/x.cpp": '#include "io/weights/safetensors.h"\n',
@@ -203,7 +222,7 @@ def self_test():
     harmless = {
         "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
         "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n#include "models/testing/golden.h"\n',
-        "src/pipeline/denoise.cpp": '#include "models/wan/config.h"\nwan::VaeConfig config;\n',
+        "src/pipeline/stages/denoise.cpp": '#include "models/wan/config.h"\nwan::VaeConfig config;\n',
         "src/models/lora/x_test.cpp": '#include "models/wan/tensor_tables.h"\n',
         "bench/allowed.cpp": '#include "problems/attention.h"\n#include "zoetrope/attention.h"\n',
         "tests/cli/full_test.py": "pass\n" * MOST_LINES,

@@ -2,7 +2,7 @@
 // step's latents, and the frames.
 #include <fmt/format.h>
 
-#include "pipeline/dtype_word.h"
+#include "pipeline/settings/dtype_word.h"
 #include "pipeline_run.h"
 
 namespace zoetrope::golden {

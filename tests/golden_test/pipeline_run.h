@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "io/weights/tensor_file.h"
-#include "pipeline/generate_options.h"
+#include "pipeline/settings/generate_options.h"
 #include "report.h"
 
 namespace zoetrope::golden {

@@ -15,9 +15,9 @@
 #include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "passes.h"
-#include "pipeline/component_files.h"
-#include "pipeline/gguf_tokenizer.h"
-#include "pipeline/model_folder.h"
+#include "pipeline/model_files/component_files.h"
+#include "pipeline/model_files/gguf_tokenizer.h"
+#include "pipeline/model_files/model_folder.h"
 #include "report.h"
 
 namespace zoetrope::golden {

@@ -13,8 +13,8 @@
 
 #include "base/project_folders.h"
 #include "comm/rank_test.h"
-#include "pipeline/dtype_word.h"
 #include "pipeline/run.h"
+#include "pipeline/settings/dtype_word.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {

@@ -19,10 +19,10 @@
 #include "comm/testing.h"
 #include "parallel/layout.h"
 #include "parallel/shards.h"
-#include "pipeline/dtype_word.h"
-#include "pipeline/generate_options.h"
-#include "pipeline/partial_sum_ranks.h"
+#include "pipeline/ranks/partial_sum_ranks.h"
 #include "pipeline/run.h"
+#include "pipeline/settings/dtype_word.h"
+#include "pipeline/settings/generate_options.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {

@@ -14,9 +14,9 @@
 #include "base/project_folders.h"
 #include "comm/rank_test.h"
 #include "comm/testing.h"
-#include "pipeline/dtype_word.h"
-#include "pipeline/generate_options.h"
 #include "pipeline/run.h"
+#include "pipeline/settings/dtype_word.h"
+#include "pipeline/settings/generate_options.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {

@@ -17,7 +17,7 @@
 #include "models/wan/transformer/transformer_testing.h"
 #include "parallel/layout.h"
 #include "parallel/shards.h"
-#include "pipeline/partial_sum_ranks.h"
+#include "pipeline/ranks/partial_sum_ranks.h"
 
 namespace zoetrope {
 namespace {

@@ -15,7 +15,7 @@
 #include "comm/testing.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_test_util.h"
-#include "pipeline/halo_ranks.h"
+#include "pipeline/ranks/halo_ranks.h"
 
 namespace zoetrope {
 namespace {

@@ -24,8 +24,8 @@
 #include "io/weights/safetensors.h"
 #include "io/weights/tensor_file.h"
 #include "models/wan/reference/forward_stages.h"
-#include "pipeline/generate_options.h"
 #include "pipeline/run.h"
+#include "pipeline/settings/generate_options.h"
 #include "pipeline/verify.h"
 #include "tensor/half.h"
 
