@@ -66,7 +66,8 @@ class ZOETROPE_API Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Rank in the job, for messages to people: sub-communicators number their ranks from 0.
+  // Rank in the job, for messages to people: sub-communicators number their ranks from 0. Error for a rank that this
+  // one does not have.
   virtual int world_rank(int rank) const = 0;
   // How many ranks of this communicator share the memory of this process, this one included.
   virtual int ranks_in_this_process() const = 0;

@@ -11,9 +11,19 @@ void check_pieces(std::span<const Segment> pieces, int ranks, const char* operat
   for (const Segment& piece : pieces) {
     if (piece.peer < 0 || piece.peer >= ranks)
       fail("'{}' names rank {}; the communicator has ranks 0 to {}", operation, piece.peer, ranks - 1);
-    ZT_CHECK(piece.data != nullptr || piece.bytes == 0, "'{}' has a piece of {} bytes at no address", operation,
-             piece.bytes);
+    if (piece.data == nullptr && piece.bytes > 0)
+      fail("'{}' has a piece of {} bytes at no address; say where they are", operation, piece.bytes);
   }
+}
+
+void check_body(const std::function<void(Communicator&)>& body) {
+  if (!body) fail("there is nothing for the ranks to run; give a function");
+}
+
+int member(std::span<const int> members, int rank) {
+  if (rank < 0 || rank >= std::ssize(members))
+    fail("rank {} is none of the communicator's; it has ranks 0 to {}", rank, std::ssize(members) - 1);
+  return members[static_cast<size_t>(rank)];
 }
 
 SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket) {

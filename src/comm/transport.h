@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,8 +14,12 @@
 
 namespace zoetrope::comm {
 
-// Error where a piece names a rank outside [0, ranks), or memory that a CPU transport cannot reach.
+// Error where a piece names a rank outside [0, ranks), or bytes at no address.
 void check_pieces(std::span<const Segment> pieces, int ranks, const char* operation);
+// Error where it holds no function.
+void check_body(const std::function<void(Communicator&)>& body);
+// The world rank of a communicator's rank. Error for one that it does not have.
+int member(std::span<const int> members, int rank);
 
 // Whether this rank has stopped a communicator. Guarded by its transport's mutex.
 struct StopState {

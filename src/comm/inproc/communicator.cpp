@@ -392,7 +392,7 @@ class InprocCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_->world_ranks.size()); }
-  int world_rank(int rank) const override { return group_->world_ranks.at(static_cast<size_t>(rank)); }
+  int world_rank(int rank) const override { return member(group_->world_ranks, rank); }
   int ranks_in_this_process() const override { return size(); }
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {

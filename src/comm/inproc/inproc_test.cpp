@@ -302,6 +302,26 @@ TEST(Exchange, RefusesRanksThatAreNotThere) {
                        comm.exchange({&send, 1}, {}, "hop").wait();
                      }),
             "'hop' names rank 3; the communicator has ranks 0 to 0");
+  for (const int rank : {-1, 2}) {
+    EXPECT_EQ(error_of(2, [&](Communicator& comm) { comm.world_rank(rank); }),
+              fmt::format("rank {} is none of the communicator's; it has ranks 0 to 1", rank));
+  }
+}
+
+TEST(Exchange, RefusesBytesAtNoAddress) {
+  EXPECT_EQ(error_of(1,
+                     [](Communicator& comm) {
+                       const Segment send{.bytes = 5};
+                       comm.exchange({&send, 1}, {}, "hop").wait();
+                     }),
+            "'hop' has a piece of 5 bytes at no address; say where they are");
+}
+
+TEST(RunRanks, NeedsAFunction) {
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(error_of(ranks, std::function<void(Communicator&)>()),
+              "there is nothing for the ranks to run; give a function");
+  }
 }
 
 // Dropped work frees its buffers for the caller at once; a peer that counts on it learns so by its deadline.

@@ -129,6 +129,7 @@ void await(Ending& ending, World& world) {
 
 void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options) {
   if (n < 1) fail("{} ranks cannot run; 1 or more can", n);
+  check_body(body);
   std::vector<int> members(static_cast<size_t>(n));
   std::iota(members.begin(), members.end(), 0);
   const auto world = std::make_shared<World>(n, options);

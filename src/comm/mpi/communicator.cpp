@@ -78,7 +78,7 @@ class MpiCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
-  int world_rank(int rank) const override { return members_.at(static_cast<size_t>(rank)); }
+  int world_rank(int rank) const override { return member(members_, rank); }
   int ranks_in_this_process() const override { return 1; }
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {

@@ -9,6 +9,7 @@
 #include "base/print.h"
 #include "comm/finish_failed.h"
 #include "comm/mpi/runtime.h"
+#include "comm/transport.h"
 
 namespace zoetrope::comm {
 
@@ -18,6 +19,7 @@ int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& o
   std::string failure;
   runtime.begin_run(options.timeout_seconds);
   try {
+    check_body(body);
     body(*world);
   } catch (const std::bad_alloc&) {
     failure = "out of memory";
