@@ -98,97 +98,118 @@ void WeightLoader::run(int threads, const Tick& tick) {
   });
 
   // The key of the cache is the identity of the weights, which must be known.
-  const WeightSource& source = *weights_->source_;
   WeightCache* disk = jobs.empty() ? nullptr : weights_->loading_.cache.get();
-  WeightCache::Contents contents{disk == nullptr ? std::string() : source.identity(), {}, 0};
+  WeightCache::Contents contents{disk == nullptr ? std::string() : weights_->source_->identity(), {}, 0};
   if (contents.identity.empty()) disk = nullptr;
-  const size_t memory = weights_->loading_.memory;
   for (const Job* job : jobs) {
     contents.entries.push_back({hash_of(job->weight), contents.bytes, job->weight.bytes});
     contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->weight.bytes), kAlignment));
   }
   if (weights_->loading_.shards != nullptr && !jobs.empty()) {
     pack_shard(jobs, contents, threads, placed);
-    jobs_.clear();
-    return;
-  }
-  if (memory > 0 && disk == nullptr && !jobs.empty()) {
+  } else if (weights_->loading_.memory > 0 && disk == nullptr && !jobs.empty()) {
     pack_on_use(jobs, contents, threads);
     for (const Job* job : jobs) placed(*job, cache.packed.at({job->weight.names, job->weight.layout}));
-    jobs_.clear();
-    return;
+  } else {
+    pack_all(jobs, contents, disk, threads, placed);
   }
-  std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents, memory == 0);
-  HostSharing* const host = memory == 0 && !jobs.empty() ? weights_->loading_.sharing.get() : nullptr;
-  if (host != nullptr && !host->all(opened != nullptr)) opened.reset();
-  const WeightCache::Kept* kept = opened.get();
-  std::unique_ptr<WeightCache::Made> making =
-      kept == nullptr && memory > 0 && disk != nullptr ? disk->make(contents) : nullptr;
-  WeightCache::Made* made = making.get();
-  std::unique_ptr<WeightBuffer> used;  // where a stream copies what is in the file; null: packed weights stay in place
-  if (const WeightCache::MappedFile* file = kept != nullptr ? static_cast<const WeightCache::MappedFile*>(kept) : made;
-      file != nullptr && memory > 0) {
-    used = WeightBuffer::reserved(file->bytes());
-    cache.streamed = {file->name(),
-                      {used->data(), file->bytes()},
-                      file_storage(file->name(), file->descriptor(), file->begin(), used->data())};
+  jobs_.clear();
+}
+
+// Where weights are packed, and what is taken from there without packing.
+struct WeightLoader::Storage {
+  std::unique_ptr<WeightBuffer> buffer;     // of a cache, of the processes of this host, or of this one
+  std::unique_ptr<WeightBuffer> used;       // where a stream copies what is in the file; null: all stay where they are
+  const WeightCache::Kept* kept = nullptr;  // `buffer`, a cache that holds all of them
+  WeightCache::Made* made = nullptr;        // `buffer`, a new cache for a stream
+  HostSharing* host = nullptr;              // whose processes pack a share of `buffer` each; null: this one packs all
+
+  const std::byte* place(uint64_t offset) const { return (used != nullptr ? used : buffer)->data() + offset; }
+  bool packs(size_t weight) const {
+    return host == nullptr || weight % static_cast<size_t>(host->size()) == static_cast<size_t>(host->rank());
   }
-  std::unique_ptr<WeightBuffer> buffer;
-  if (kept != nullptr) buffer = std::move(opened);
-  else if (made != nullptr) buffer = std::move(making);
-  else if (host != nullptr) buffer = host->allocate(contents.bytes);
-  // Each process packs its share, in turn, where they have memory in common.
-  const bool shared = host != nullptr && kept == nullptr && buffer != nullptr;
-  const size_t sharers = shared ? static_cast<size_t>(host->size()) : 1;
-  if (buffer == nullptr) buffer = WeightBuffer::anonymous(contents.bytes);
+};
+
+WeightLoader::Storage WeightLoader::storage_for(const WeightCache::Contents& contents, WeightCache* disk) {
+  const size_t memory = weights_->loading_.memory;
+  Storage to;
+  std::unique_ptr<WeightCache::Kept> kept = disk == nullptr ? nullptr : disk->open(contents, memory == 0);
+  HostSharing* const host = memory == 0 && !contents.entries.empty() ? weights_->loading_.sharing.get() : nullptr;
+  if (host != nullptr && !host->all(kept != nullptr)) kept.reset();
+  const WeightCache::MappedFile* file = nullptr;
+  if (kept != nullptr) {
+    to.kept = kept.get();
+    file = to.kept;
+    to.buffer = std::move(kept);
+  } else if (memory > 0 && disk != nullptr) {
+    std::unique_ptr<WeightCache::Made> made = disk->make(contents);
+    to.made = made.get();
+    file = to.made;
+    to.buffer = std::move(made);
+  } else if (host != nullptr) {
+    to.buffer = host->allocate(contents.bytes);
+    if (to.buffer != nullptr) to.host = host;
+  }
+  if (to.buffer == nullptr) to.buffer = WeightBuffer::anonymous(contents.bytes);
+  if (file != nullptr && memory > 0) {
+    to.used = WeightBuffer::reserved(file->bytes());
+    weights_->cache_->streamed = {file->name(),
+                                  {to.used->data(), file->bytes()},
+                                  file_storage(file->name(), file->descriptor(), file->begin(), to.used->data())};
+  }
+  return to;
+}
+
+// In memory, or in the file that a stream reads.
+void WeightLoader::pack_all(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, WeightCache* disk,
+                            int threads, const Placed& placed) {
+  Weights::Cache& cache = *weights_->cache_;
+  const WeightSource& source = *weights_->source_;
+  const size_t memory = weights_->loading_.memory;
+  Storage to = storage_for(contents, disk);
   std::vector<const std::byte*> places(jobs.size()), packed(jobs.size());  // for use, and where they are made
   std::vector<PackingThreads::Job> packing;
   std::vector<size_t> own, others;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const uint64_t offset = contents.entries[i].offset;
-    std::byte* const at = buffer->data() + offset;
+    std::byte* const at = to.buffer->data() + contents.entries[i].offset;
     packed[i] = at;
-    places[i] = used != nullptr ? used->data() + offset : at;
-    if (shared && i % sharers != static_cast<size_t>(host->rank())) {
-      others.push_back(i);
-      continue;
-    }
-    own.push_back(i);
-    packing.push_back({&jobs[i]->weight, at, jobs[i]->stored_bytes});
+    places[i] = to.place(contents.entries[i].offset);
+    (to.packs(i) ? own : others).push_back(i);
+    if (to.packs(i)) packing.push_back({&jobs[i]->weight, at, jobs[i]->stored_bytes});
   }
   std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
     const int64_t buffered = memory > 0 ? std::min(kMostBuffered, static_cast<int64_t>(memory / 2)) : kMostBuffered;
-    PackingThreads pool(source, std::move(packing), {kept, made, memory > 0}, buffered);
+    PackingThreads pool(source, std::move(packing), {to.kept, to.made, memory > 0}, buffered);
     pool.start(threads);
     // What others pack is taken to be as far as what is packed here.
+    const int sharers = to.host != nullptr ? to.host->size() : 1;
     auto other = others.begin();
     for (size_t i = 0; i < own.size(); ++i) {
       const size_t job = pool.take(), weight = own[job];
       // A damaged one was packed elsewhere, and stays there.
       if (pool.place(job) != packed[weight]) places[weight] = packed[weight] = pool.place(job);
       placed(*jobs[weight], places[weight]);
-      for (size_t n = 1; n < sharers && other != others.end(); ++n, ++other) placed(*jobs[*other], places[*other]);
+      for (int n = 1; n < sharers && other != others.end(); ++n, ++other) placed(*jobs[*other], places[*other]);
     }
     for (; other != others.end(); ++other) placed(*jobs[*other], places[*other]);
     repacked = pool.take_repacked();
   }
-  if (shared) host->barrier();
+  if (to.host != nullptr) to.host->barrier();
   source.require_unchanged();
   // The contents too: a cache whose values do not match its key would be used as long as it exists.
   if (disk != nullptr && source.identity() != contents.identity) {
     fail("{}: was changed while it was read; start again when it is complete", source.where(jobs[0]->weight.names[0]));
   }
   if (!repacked.empty()) disk->note_damaged(contents);
-  if (made != nullptr) made->complete();
-  const bool mapped = kept != nullptr && memory == 0 && repacked.empty();
-  const bool writes = made == nullptr && disk != nullptr && (kept == nullptr || !repacked.empty());
+  if (to.made != nullptr) to.made->complete();
+  const bool mapped = to.kept != nullptr && memory == 0 && repacked.empty();
+  const bool writes = to.made == nullptr && disk != nullptr && (to.kept == nullptr || !repacked.empty());
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
-  cache.buffers.push_back(std::move(buffer));
-  if (used != nullptr) cache.buffers.push_back(std::move(used));
+  cache.buffers.push_back(std::move(to.buffer));
+  if (to.used != nullptr) cache.buffers.push_back(std::move(to.used));
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
   if (writes) disk->write(contents, packed);  // of what the Weights own by now
-  jobs_.clear();
   const std::lock_guard lock(cache.mutex);
   cache.mapped = mapped;
   cache.bytes += static_cast<size_t>(contents.bytes);

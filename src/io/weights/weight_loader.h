@@ -25,9 +25,9 @@ class WeightLoader {
 
   // Packs what was added on `threads` threads while the caller waits. Pages are prefetched and released after use. With
   // memory for a part of the weights and no cache, nothing is packed before a stream of the Weights does; with shards,
-  // this rank's rows are. `tick(done,
-  // total)`, in bytes of stored tensors, is called once per weight on the calling thread. When it throws, or a weight
-  // cannot be packed, the threads stop and the exception is passed on; the addresses given so far are invalid then.
+  // this rank's rows are. `tick(done, total)`, in bytes of stored tensors, is called once per weight on the calling
+  // thread. When it throws, or a weight cannot be packed, the threads stop and the exception is passed on; the
+  // addresses given so far are invalid then.
   using Tick = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
   void run(int threads, const Tick& tick = {});
 
@@ -39,7 +39,11 @@ class WeightLoader {
     std::string file;  // with `offset`: where its first tensor is stored
     uint64_t offset;
   };
+  struct Storage;
   using Placed = std::function<void(const Job&, const std::byte*)>;
+  Storage storage_for(const WeightCache::Contents& contents, WeightCache* disk);
+  void pack_all(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, WeightCache* disk, int threads,
+                const Placed& placed);
   void pack_on_use(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads);
   void pack_shard(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads,
                   const Placed& placed);
