@@ -81,147 +81,209 @@ struct FileResult : GenerateResult {
 
 std::string seed_text(int64_t seed) { return seed < 0 ? "a seed that is drawn" : fmt::format("seed {}", seed); }
 
-std::string batch_text(size_t begin, size_t end, size_t count) {
-  return end - begin == 1 ? fmt::format("video {} of {}", end, count)
-                          : fmt::format("videos {} to {} of {}", begin + 1, end, count);
-}
-
 // Of this process in the job.
 struct Place {
   bool first;  // rank 0 is here
   int ranks, processes_here;
 };
 
-// Before run `index`: the first one says how long all are predicted to take.
-void choose_journal(SeriesJournal& journal, size_t index, Run& run, const Place& place, const Callbacks& callbacks) {
-  if (journal.is_open() && index == 0) {
-    const std::optional<double> seconds = run.forecast(place.ranks, place.processes_here).seconds;
-    const std::optional<std::string> note = seconds ? journal.decide(*seconds) : std::nullopt;
-    if (note && callbacks.note) callbacks.note(*note);
-  }
-  if (!journal.on()) return run.use_journal("", "", false);
-  run.use_journal(journal.folder(index), journal.folder(), journal.resumes(index), !journal.is_between_runs(index),
-                  [&] { journal.begin(run.inputs_fingerprint()); });
-}
-
-// `world`: the ranks of a job; null: options.ranks threads of this process.
-void generate_files(std::vector<GenerateOptions> videos, const GenerateOptions& options, const Place& place,
-                    const Callbacks& callbacks, const VideoDone& done, comm::Communicator* world) {
-  const bool first = place.first;
+std::vector<GenerateOptions> checked(std::vector<GenerateOptions> videos) {
   for (const GenerateOptions& video : videos) {
     check_options(video);
     if (video.output.empty()) fail("output: name a file (NAME.mp4, .mov, .webm, .webp, .gif, .png) or a folder");
   }
-  OpenModel model(videos.front());
-  const size_t count = videos.size(), batch = static_cast<size_t>(options.batch_size);
-  const auto batch_at = [&](size_t begin) {
-    const auto from = videos.begin() + static_cast<std::ptrdiff_t>(begin);
-    return std::vector<GenerateOptions>(from, from + static_cast<std::ptrdiff_t>(std::min(batch, count - begin)));
-  };
-  GenerateOptions sized = videos.front();
-  if (count > 1) {  // the run of a single one does this
-    for (size_t begin = 0; begin < count; begin += batch) check_batch(model, batch_at(begin));
-    sized = with_size_of_inputs(sized, model.folder);
-    if (first)
-      for (const GenerateOptions& video : videos) try_outputs(video, video_format(sized));
+  return videos;
+}
+
+// The videos of one call, batch after batch. `world`: the ranks of a job; null: threads of this process.
+class Series {
+ public:
+  Series(std::vector<GenerateOptions> videos, const GenerateOptions& options, const Place& place,
+         const Callbacks& callbacks, const VideoDone& done, comm::Communicator* world)
+      : videos_(checked(std::move(videos))),
+        options_(options),
+        batch_(static_cast<size_t>(options.batch_size)),
+        place_(place),
+        callbacks_(callbacks),
+        done_(done),
+        world_(world),
+        model_(videos_.front()),
+        sized_(videos_.front()) {}
+
+  void make() {
+    if (videos_.size() > 1) try_all();
+    if (!options_.grid.empty()) open_grid();
+    if (sized_.keeps_what_fits) choose_kept_weights();
+    if (place_.first) open_journal();
+    for (size_t begin = 0; begin < videos_.size(); begin += batch_) make_batch(begin);
+    if (journal_) journal_->complete();
   }
-  std::optional<VideoGrid> grid;
-  if (!options.grid.empty()) {
+
+ private:
+  void note(const std::string& text) const {
+    if (place_.first && callbacks_.note) callbacks_.note(text);
+  }
+  std::vector<GenerateOptions> batch_at(size_t begin) const {
+    const auto from = videos_.begin() + static_cast<std::ptrdiff_t>(begin);
+    return {from, from + static_cast<std::ptrdiff_t>(std::min(batch_, videos_.size() - begin))};
+  }
+  std::string text_of(size_t begin) const {
+    const size_t end = std::min(begin + batch_, videos_.size());
+    return end - begin == 1 ? fmt::format("video {} of {}", end, videos_.size())
+                            : fmt::format("videos {} to {} of {}", begin + 1, end, videos_.size());
+  }
+  std::vector<fs::path> files_at(size_t begin) const {
+    std::vector<fs::path> files;
+    for (const GenerateOptions& video : batch_at(begin))
+      for (fs::path& file : io::files_of_clip(video.output, sized_.num_frames)) files.push_back(std::move(file));
+    return files;
+  }
+
+  // The run of a single video does this by itself.
+  void try_all() {
+    for (size_t begin = 0; begin < videos_.size(); begin += batch_) check_batch(model_, batch_at(begin));
+    sized_ = with_size_of_inputs(sized_, model_.folder);
+    if (!place_.first) return;
+    for (const GenerateOptions& video : videos_) try_outputs(video, video_format(sized_));
+  }
+
+  void open_grid() {
+    const VideoFormat format = video_format(sized_);
     // Of the first process, but what is compared with it is a share of the host's memory.
-    model.grid_frames = VideoGrid::bytes(count, sized.num_frames, video_format(sized)) / place.processes_here;
-    if (first) grid.emplace(options.grid, count, video_format(sized));
+    model_.grid_frames = VideoGrid::bytes(videos_.size(), sized_.num_frames, format) / place_.processes_here;
+    if (place_.first) grid_.emplace(options_.grid, videos_.size(), format);
   }
-  if (sized.keeps_what_fits) {
-    const AutoPlan planned = Run::plan_before(model, batch_at(0), world);
-    const KeepWeights keep = planned.keep_weights;
-    if (keep != sized.keep_weights && planned.fits && first && callbacks.note)
-      callbacks.note("Memory is short of what several videos keep: " + keep_weights_text(keep));
-    model.keep(keep);
-    for (GenerateOptions& video : videos) {
-      video.keep_weights = keep;
+
+  void choose_kept_weights() {
+    const AutoPlan planned = Run::plan_before(model_, batch_at(0), world_);
+    if (planned.keep_weights != sized_.keep_weights && planned.fits)
+      note("Memory is short of what several videos keep: " + keep_weights_text(planned.keep_weights));
+    model_.keep(planned.keep_weights);
+    for (GenerateOptions& video : videos_) {
+      video.keep_weights = planned.keep_weights;
       video.keeps_what_fits = false;
     }
   }
-  const auto files_at = [&](size_t begin) {
-    std::vector<fs::path> files;
-    for (const GenerateOptions& video : batch_at(begin))
-      for (fs::path& file : io::files_of_clip(video.output, sized.num_frames)) files.push_back(std::move(file));
-    return files;
-  };
-  std::optional<SeriesJournal> journal;
-  std::vector<std::string> made_before;  // by batch
-  if (first) {
-    journal.emplace(options, model.folder, (count + batch - 1) / batch, place.ranks);
-    for (size_t begin = 0; begin < count; begin += batch)
-      made_before.push_back(journal->made_before(begin / batch, files_at(begin)));
-    if (callbacks.note && !journal->lost_grid().empty())
-      callbacks.note(fmt::format("Note: grid={} is not written: some of the videos that it shows were made before",
-                                 journal->lost_grid()));
+
+  void open_journal() {
+    journal_.emplace(options_, model_.folder, (videos_.size() + batch_ - 1) / batch_, place_.ranks);
+    for (size_t begin = 0; begin < videos_.size(); begin += batch_)
+      made_before_.push_back(journal_->made_before(begin / batch_, files_at(begin)));
+    if (!journal_->lost_grid().empty())
+      note(fmt::format("Note: grid={} is not written: some of the videos that it shows were made before",
+                       journal_->lost_grid()));
   }
-  const auto note_made = [&](size_t begin) {
+
+  // Before a run: the first one says how long all are predicted to take.
+  void use_journal(size_t index, Run& run) {
+    if (journal_->is_open() && index == 0) {
+      const std::optional<double> seconds = run.forecast(place_.ranks, place_.processes_here).seconds;
+      if (const std::optional<std::string> where = seconds ? journal_->decide(*seconds) : std::nullopt) note(*where);
+    }
+    if (!journal_->on()) return run.use_journal("", "", false);
+    run.use_journal(journal_->folder(index), journal_->folder(), journal_->resumes(index),
+                    !journal_->is_between_runs(index), [this, &run] { journal_->begin(run.inputs_fingerprint()); });
+  }
+
+  void note_made(size_t begin, const std::vector<FileResult>& results) const {
+    std::vector<int64_t> seeds;
+    for (const FileResult& result : results) seeds.push_back(result.seed);
     try {
-      journal->note_made(begin / batch, files_at(begin));
+      journal_->note_made(begin / batch_, files_at(begin), seeds);
     } catch (const Error& error) {
-      if (callbacks.note) callbacks.note(fmt::format("Note: a series that resumes makes this again: {}", error.what()));
+      note(fmt::format("Note: a series that resumes makes this again: {}", error.what()));
     }
-    if (begin + batch >= count) journal->complete();
-  };
-  for (size_t begin = 0; begin < count; begin += batch) {
-    const std::vector<GenerateOptions> now = batch_at(begin);
-    bool made = first && !made_before[begin / batch].empty();
-    if (world != nullptr) world->broadcast(0, &made, sizeof made, "videos that were made before");
-    if (made) {
-      if (first && callbacks.note)
-        callbacks.note(fmt::format("Made before: {}, {}", batch_text(begin, begin + now.size(), count),
-                                   made_before[begin / batch]));
-      continue;
+    if (begin + batch_ >= videos_.size()) journal_->complete();
+  }
+
+  void give(std::vector<FileResult>& results) const {
+    for (FileResult& result : results)
+      if (done_) done_(std::move(result));
+  }
+
+  // Whether the batch was made before. Where it was, but its files are gone, it takes the seeds that were drawn then.
+  bool was_made(size_t begin, std::vector<GenerateOptions>& batch) const {
+    struct Before {
+      bool made = false, has_seeds = false;
+    } before;
+    std::vector<int64_t> seeds(batch.size(), -1);
+    if (place_.first) {
+      const std::vector<int64_t> drawn = journal_->seeds_before(begin / batch_);
+      before = {!made_before_[begin / batch_].empty(), drawn.size() == batch.size()};
+      if (before.has_seeds) seeds = drawn;
     }
-    std::vector<FileResult> results(now.size());
+    if (world_ != nullptr) {
+      world_->broadcast(0, &before, sizeof before, "videos that were made before");
+      world_->broadcast(0, seeds.data(), seeds.size() * sizeof(int64_t), "seeds of videos that were made before");
+    }
+    for (size_t i = 0; before.has_seeds && i < batch.size(); ++i)
+      if (batch[i].seed < 0) batch[i].seed = seeds[i];
+    return before.made;
+  }
+
+  void make_batch(size_t begin) {
+    std::vector<GenerateOptions> batch = batch_at(begin);
+    if (was_made(begin, batch)) {
+      if (place_.first) note(fmt::format("Made before: {}, {}", text_of(begin), made_before_[begin / batch_]));
+      return;
+    }
+    const size_t count = videos_.size();
+    std::vector<FileResult> results(batch.size());
     std::vector<OpenSink> files;
-    for (size_t i = 0; i < now.size(); ++i) {
-      const GenerateOptions& video = now[i];
-      if (count > 1 && first && callbacks.note) {
-        callbacks.note(
-            fmt::format("Video {} of {}: {}, '{}'", begin + i + 1, count, seed_text(video.seed), video.prompt));
-      }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const GenerateOptions& video = batch[i];
+      if (count > 1)
+        note(fmt::format("Video {} of {}: {}, '{}'", begin + i + 1, count, seed_text(video.seed), video.prompt));
       results[i].number = begin + i + 1;
       results[i].videos = count;
       results[i].output = video.output;
-      files.push_back(results[i].sink(grid ? &*grid : nullptr));
+      files.push_back(results[i].sink(grid_ ? &*grid_ : nullptr));
     }
     try {
-      Run one(model, now);
-      if (first) choose_journal(*journal, begin / batch, one, place, callbacks);
-      std::vector<Video> videos_made =
-          world != nullptr ? one.run(*world, files, callbacks) : one.run_on_threads(files, callbacks);
-      for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(videos_made[i]);
+      Run one(model_, batch);
+      if (place_.first) use_journal(begin / batch_, one);
+      std::vector<Video> made =
+          world_ != nullptr ? one.run(*world_, files, callbacks_) : one.run_on_threads(files, callbacks_);
+      for (size_t i = 0; i < batch.size(); ++i) static_cast<Video&>(results[i]) = std::move(made[i]);
     } catch (const Error& error) {
       const bool complete = std::ranges::all_of(results, &FileResult::complete);  // a dump or trace was not
-      if (first && complete) note_made(begin);
-      for (FileResult& result : results)
-        if (done && result.complete) done(std::move(result));
+      if (place_.first && complete) note_made(begin, results);
+      std::erase_if(results, [](const FileResult& result) { return !result.complete; });
+      give(results);
       if (count == 1) throw;
       // The run says it where it has begun.
-      if (first && callbacks.note && journal->is_between_runs(begin / batch))
-        callbacks.note(resume_note(journal->folder()));
-      fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
+      if (place_.first && journal_->is_between_runs(begin / batch_)) note(resume_note(journal_->folder()));
+      fail("{}: {}", text_of(begin), error.what());
     }
-    if (first) note_made(begin);
-    if (grid && begin + now.size() == count) {
-      try {
-        grid->write();
-        results.back().grid = grid->file();
-      } catch (const Error&) {
-        for (FileResult& result : results)
-          if (done) done(std::move(result));
-        throw;
-      }
-    }
-    if (!first || !done) continue;
-    for (FileResult& result : results) done(std::move(result));
+    if (!place_.first) return;
+    note_made(begin, results);
+    if (grid_ && begin + batch.size() == count) write_grid(results);
+    give(results);
   }
-  if (journal) journal->complete();
-}
+
+  void write_grid(std::vector<FileResult>& results) {
+    try {
+      grid_->write();
+    } catch (const Error&) {
+      give(results);
+      throw;
+    }
+    results.back().grid = grid_->file();
+  }
+
+  std::vector<GenerateOptions> videos_;
+  const GenerateOptions options_;
+  const size_t batch_;
+  const Place place_;
+  const Callbacks& callbacks_;
+  const VideoDone& done_;
+  comm::Communicator* const world_;
+  OpenModel model_;
+  GenerateOptions sized_;  // the first video, with the size of its inputs
+  std::optional<VideoGrid> grid_;
+  std::optional<SeriesJournal> journal_;  // on the first process
+  std::vector<std::string> made_before_;  // by batch
+};
 
 // What all ranks must have alike before the first video: each checks its own settings again.
 std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batch_size) {
@@ -236,7 +298,7 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 void generate(const GenerateOptions& given, const Callbacks& callbacks, const VideoDone& done) {
   const auto ranks = static_cast<int>(given.ranks.value_or(1));
   const GenerateOptions options = with_device_batch(given, ranks);
-  generate_files(videos_of(options), options, {true, ranks, 1}, callbacks, done, nullptr);
+  Series(videos_of(options), options, {true, ranks, 1}, callbacks, done, nullptr).make();
 }
 
 void generate(comm::Communicator& world, const GenerateOptions& given, const Callbacks& callbacks,
@@ -244,8 +306,8 @@ void generate(comm::Communicator& world, const GenerateOptions& given, const Cal
   const GenerateOptions options = with_device_batch(given, world.size());
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
-  generate_files(videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done,
-                 &world);
+  Series(videos, options, {world.rank() == 0, world.size(), processes_on_this_host(world)}, callbacks, done, &world)
+      .make();
 }
 
 }  // namespace zoetrope::pipeline

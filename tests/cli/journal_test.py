@@ -237,6 +237,20 @@ def a_finished_video_is_the_file_that_was_made(cwd):
 
 
 @test
+def a_video_that_is_gone_is_made_again_with_the_seed_that_was_drawn(cwd):
+    folder = pathlib.Path(cwd)
+    videos = [folder / f"clip_{number:03}.gif" for number in range(2)]
+    killed(cwd, "num_videos=3", "batch_size=2", "output=clip.gif", LONG[0], "seed=-1",
+           wait_for="Video 3 of 3")
+    made = [video.read_bytes() for video in videos]
+    assert made[0] != made[1]
+    videos[1].unlink()
+    result = resume(cwd)
+    assert result.returncode == 0 and "Made before" not in result.stderr, result.stderr
+    assert [video.read_bytes() for video in videos] == made
+
+
+@test
 def a_series_goes_on_where_a_journal_cannot_be_written(cwd):
     keys = ["num_videos=2", "output=clip.gif", *LONG]
     with Paused(cwd, command("journal=j", *keys)) as paused:

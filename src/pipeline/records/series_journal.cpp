@@ -35,6 +35,7 @@ constexpr const char* kDone = ".done";
 constexpr const char* kFiles = "files";
 constexpr const char* kSizes = "bytes";
 constexpr const char* kEncoding = "encoding";
+constexpr const char* kSeeds = "seeds";
 constexpr double kLongRun = 600;  // seconds
 
 // As they would be typed anywhere else.
@@ -263,17 +264,26 @@ bool SeriesJournal::is_between_runs(size_t index) const {
 
 fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + kDone; }
 
-std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>& files) const {
+std::optional<JsonObject> SeriesJournal::noted(size_t index) const {
   const fs::path done = done_file(index);
-  if (!on() || runs_ == 1 || !is_there(done)) return "";
+  if (!on() || runs_ == 1 || !is_there(done)) return std::nullopt;
   const std::string text = read_file(done, SIZE_MAX, InputFile::Kind::kCache);
-  if (text.empty())  // of a version that noted no more
-    return std::ranges::all_of(files, is_there) ? names_text(files.front(), files.back()) : "";
-  const JsonObject root = JsonObject::parse(text, done.string());
-  const auto names = root.get<std::vector<std::string>>(kFiles);
-  const auto sizes = root.get<std::vector<int64_t>>(kSizes);
+  return JsonObject::parse(text.empty() ? "{}" : text, done.string());  // an older version noted no more
+}
+
+std::vector<int64_t> SeriesJournal::seeds_before(size_t index) const {
+  const std::optional<JsonObject> run = noted(index);
+  return run && run->has(kSeeds) ? run->get<std::vector<int64_t>>(kSeeds) : std::vector<int64_t>();
+}
+
+std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>& files) const {
+  const std::optional<JsonObject> run = noted(index);
+  if (!run) return "";
+  if (run->keys().empty()) return std::ranges::all_of(files, is_there) ? names_text(files.front(), files.back()) : "";
+  const auto names = run->get<std::vector<std::string>>(kFiles);
+  const auto sizes = run->get<std::vector<int64_t>>(kSizes);
   if (names.empty() || names.size() != sizes.size())
-    fail("{}: is damaged; remove it to make the video again", done.string());
+    fail("{}: is damaged; remove it to make the video again", done_file(index).string());
   bool are_there = true, have_moved = files.size() == names.size();
   for (size_t i = 0; i < names.size(); ++i) {
     const std::optional<int64_t> size = size_of(names[i]);
@@ -286,7 +296,7 @@ std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>
   if (!are_there && !have_moved) return "";
   const std::map<std::string, std::string> now = encoding(chosen_);
   std::string made = are_there ? names_text(names.front(), names.back()) : names_text(files.front(), files.back());
-  for (const auto& [key, value] : texts(root.object(kEncoding)))
+  for (const auto& [key, value] : texts(run->object(kEncoding)))
     if (const auto found = now.find(key); found != now.end() && found->second != value)
       made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
   return made;
@@ -303,7 +313,8 @@ void SeriesJournal::begin(const std::string& inputs) const {
   write_file(file, exact_json_text(root, 1));
 }
 
-void SeriesJournal::note_made(size_t index, const std::vector<fs::path>& files) const {
+void SeriesJournal::note_made(size_t index, const std::vector<fs::path>& files,
+                              const std::vector<int64_t>& seeds) const {
   if (!on() || runs_ == 1) return;
   std::vector<std::string> names;
   std::vector<int64_t> sizes;
@@ -311,7 +322,7 @@ void SeriesJournal::note_made(size_t index, const std::vector<fs::path>& files) 
     names.push_back(fs::absolute(file).string());
     sizes.push_back(size_of(file).value_or(0));
   }
-  const nlohmann::json root{{kFiles, names}, {kSizes, sizes}, {kEncoding, encoding(chosen_)}};
+  const nlohmann::json root{{kFiles, names}, {kSizes, sizes}, {kSeeds, seeds}, {kEncoding, encoding(chosen_)}};
   write_file(done_file(index), exact_json_text(root, 1));
 }
 

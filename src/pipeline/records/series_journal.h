@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/folders.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "pipeline/model_files/model_folder.h"
 #include "pipeline/records/journal.h"
@@ -57,12 +59,17 @@ class SeriesJournal {
   // gone. They may have been moved to the names `files`. Throws Error where one has changed.
   std::string made_before(size_t index, const std::vector<std::filesystem::path>& files) const;
 
+  // Of the videos of run `index`, where it was complete; empty: it was not, or an older version noted none.
+  std::vector<int64_t> seeds_before(size_t index) const;
+
   // That a resumed series was to write, but cannot, as it lacks the frames of finished videos; empty: it can, or none.
   const std::string& lost_grid() const { return lost_grid_; }
 
   // When the first new run has begun: writes the settings. `inputs`: Run::inputs_fingerprint().
   void begin(const std::string& inputs) const;
-  void note_made(size_t index, const std::vector<std::filesystem::path>& files) const;
+  // `seeds`: of its videos, as they were given or drawn.
+  void note_made(size_t index, const std::vector<std::filesystem::path>& files,
+                 const std::vector<int64_t>& seeds) const;
   // When all are: removes the folder.
   void complete() const;
 
@@ -70,6 +77,7 @@ class SeriesJournal {
   void read_model();
   void check_same_series();
   std::filesystem::path done_file(size_t index) const;
+  std::optional<JsonObject> noted(size_t index) const;  // of a run that is complete
   void make_folder();
 
   const ModelFolder& model_;
