@@ -100,6 +100,12 @@ def _torch_dtypes(torch_dtype: Any) -> dict[str, Any]:
     return {key: torch_dtype.get(name, default) for name, key in _DTYPE_KEYS.items()}
 
 
+def _output(output_type: str, made: list[dict[str, Any]], seeds: bool) -> WanPipelineOutput:
+    return WanPipelineOutput(frames_as(output_type, made), [as_user_array(video["latents"]) for video in made],
+                             [video["seed"] if seeds else None for video in made],
+                             [video["summary"] for video in made])
+
+
 def _listed(key: str, value: Any, count: int) -> list[Any]:
     """One value for each prompt."""
     if not isinstance(value, (list, tuple)):
@@ -166,7 +172,8 @@ class WanPipeline:
         those of from_pretrained, else the defaults there.
 
         callback_on_step_end(pipe, step, timestep, {"latents": …}) may return {"latents": …} to go on with, and
-        ends the run by raising. Ctrl-C ends it too.
+        ends the run by raising. Ctrl-C ends it too. What ends a call of several videos has those that are finished as
+        its attribute `output`.
         """
         _refuse("call", keys, _REFUSED_WHEN_CALLED)
         if output_type not in _OUTPUT_TYPES:
@@ -210,17 +217,20 @@ class WanPipeline:
                 found.extend(_core.warnings_in(text))
                 _log.info(text)
 
-            for first in range(0, len(videos), batch_size):
-                made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note, None,
-                                             hook)
+            try:
+                for first in range(0, len(videos), batch_size):
+                    made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note,
+                                                 None, hook)
+            except BaseException as error:
+                if made:
+                    error.output = _output(output_type, made, seeds)  # type: ignore[attr-defined]
+                    error.add_note(f"{len(made)} of {len(videos)} videos are finished; they are the attribute `output` "
+                                   "of this exception")
+                raise
         for warning in dict.fromkeys(found):
             _warn(warning)
-        frames = frames_as(output_type, made)
-        if not return_dict:
-            return (frames,)
-        return WanPipelineOutput(frames, [as_user_array(video["latents"]) for video in made],
-                                 [video["seed"] if seeds else None for video in made],
-                                 [video["summary"] for video in made])
+        output = _output(output_type, made, seeds)
+        return output if return_dict else (output.frames,)
 
     def _refuse_journal(self, common: Keys, count: int, batch_size: int) -> None:
         """A journal is of one run: the second would not find what the first completes and removes."""

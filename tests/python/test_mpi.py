@@ -1,5 +1,4 @@
 """WanPipeline in the processes of mpirun: what one of them raises ends the call in all, and a program ends with it."""
-import os
 import pathlib
 import shutil
 import subprocess
