@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/print.h"
 #include "base/words.h"
 #include "cli/command.h"
@@ -30,7 +31,7 @@ void parse_generate_words(const std::vector<std::string>& words, pipeline::Gener
       pipeline::load_config(file, options, set);
     } else if (word.find('=') != std::string::npos) {
       set.set_argument(word);
-    } else if (fs::is_directory(word)) {
+    } else if (is_folder(word)) {
       set.set("model", word, kCommandLine);
     } else {
       fail("command line: '{}' is neither a YAML file, nor a checkpoint folder, nor key=value", word);

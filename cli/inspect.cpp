@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/json.h"
 #include "base/options.h"
 #include "base/print.h"
@@ -147,7 +148,7 @@ class Inspection {
     if (name == "scheduler" || name == "tokenizer" || name == "image_processor") {
       // That of a single file may be in it; what opens the model says where none is.
       const bool in_file = name == "tokenizer" && files_.count("text_encoder") != 0;
-      const bool there = configs_only_ || in_file || fs::is_directory(folder_ / name);
+      const bool there = configs_only_ || in_file || is_folder(folder_ / name);
       print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
       return there;
     }
@@ -220,9 +221,9 @@ pipeline::GenerateOptions options_of(const std::string& model, const std::vector
 
 // A folder of weights that is no model: a component's.
 bool is_weights_alone(const fs::path& folder) {
-  if (fs::exists(folder / "model_index.json") || pipeline::is_comfy_folder(folder)) return false;
+  if (is_there(folder / "model_index.json") || pipeline::is_comfy_folder(folder)) return false;
   // A transformer of the authors has a config as their repository does, but no tokenizer.
-  if (pipeline::is_original_repository(folder) && fs::exists(folder / "google")) return false;
+  if (pipeline::is_original_repository(folder) && is_there(folder / "google")) return false;
   return io::Checkpoint::exists(folder, pipeline::kTextEncoderStem) ||
          io::Checkpoint::exists(folder, pipeline::kDiffusersStem);
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/folders.h"
+#include "base/input_file.h"
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -34,7 +35,7 @@ Settings parse(const std::vector<std::string>& arguments) {
   OptionSet set = server::describe_serve_options(settings.serve);
   for (const std::string& word : arguments) {
     const size_t equals = word.find('=');
-    if (!pipeline::config_file(word).empty() || (equals == std::string::npos && fs::is_directory(word))) {
+    if (!pipeline::config_file(word).empty() || (equals == std::string::npos && is_folder(word))) {
       settings.models.push_back(word);
     } else if (equals == std::string::npos) {
       fail("command line: '{}' is neither a YAML file, nor a checkpoint folder, nor key=value", word);

@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace zoetrope {
 
@@ -43,7 +44,7 @@ void AtomicFolder::make_folder(const fs::path& path) {
 
 fs::path AtomicFolder::file(const fs::path& name) {
   const fs::path path = temporary_ / name;
-  if (!fs::is_directory(path.parent_path())) make_folder(path.parent_path());
+  if (!is_folder(path.parent_path())) make_folder(path.parent_path());
   unfinished_.emplace_back(path.string(), UnfinishedPath::Kind::kFile);
   return path;
 }

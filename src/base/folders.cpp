@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace zoetrope {
 
@@ -18,7 +19,7 @@ MadeFolder::MadeFolder(fs::path path) {
   // On the list before it is there, so that no signal comes between.
   if (!fs::exists(path, error)) unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
   const bool made = fs::create_directory(path, error);
-  if (error || !fs::is_directory(path)) {
+  if (error || !is_folder(path)) {
     fail("{}: this folder cannot be made: {}", path.string(), error ? error.message() : "a file has its name");
   }
   if (!made) {

@@ -41,6 +41,14 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::status_known(status) && error != std::errc::filename_too_long)
+    fail("{}: cannot be reached: {}", path.string(), error.message());
+  return std::filesystem::is_directory(status);
+}
+
 void wait_until_past(const FileStamp& stamp) {
   using std::chrono::nanoseconds;
   const nanoseconds step(stamp.coarse() ? 2'000'000'000 : 10'000'000);

@@ -30,6 +30,9 @@ struct FileStamp {
 std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
 // Whether something has this name; what cannot be accessed counts as absent.
 bool is_there(const std::filesystem::path& path);
+// Also through links. Throws Error where that cannot be told, as behind a folder that may not be entered. What is too
+// long for a name is none.
+bool is_folder(const std::filesystem::path& path);
 // Returns when no later change of the file can have the times of `stamp`: at once if the stamp is older than the
 // resolution of its times.
 void wait_until_past(const FileStamp& stamp);

@@ -49,6 +49,17 @@ TEST(InputFile, RefusesWhatIsNoRegularFileAtOnce) {
   ::close(socket);
 }
 
+TEST(IsFolder, SaysWhyItCannotTell) {
+  const TestFolder folder;
+  folder.write("file", "");
+  std::filesystem::create_symlink(folder.path(), folder / "link");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_TRUE(is_folder(folder.path()) && is_folder(folder / "link"));
+  EXPECT_FALSE(is_folder(folder / "file") || is_folder(folder / "none") || is_folder(folder / "file" / "in it"));
+  EXPECT_FALSE(is_folder(std::string(100'000, 'x')));
+  EXPECT_THAT(error_of([&] { is_folder(folder / "loop"); }), HasSubstr("loop: cannot be reached: Too many levels"));
+}
+
 // A copy over the file that sets its times and its size to what they were is another version all the same.
 TEST(InputFile, AReplacedFileHasAnotherStamp) {
   const TestFolder folder;

@@ -252,7 +252,7 @@ HardwareProfile parsed_hardware(const fs::path& path) {
 HardwareProfile load_hardware(const fs::path& path) {
   static std::mutex mutex;
   static std::map<fs::path, std::pair<FileStamp, HardwareProfile>> known;
-  if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", path.string());
+  if (is_folder(path)) fail("{}: is a folder; name a hardware profile in it", path.string());
   const FileStamp stamp = InputFile(path).stamp();
   {
     const std::lock_guard lock(mutex);

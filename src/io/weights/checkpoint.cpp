@@ -49,11 +49,22 @@ bool Checkpoint::exists(const fs::path& folder, const std::string& stem) {
   return is_there(index_file(folder, stem)) || is_there(single_file(folder, stem));
 }
 
+void Checkpoint::refuse_shards_alone(const fs::path& folder, const std::string& stem) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(stem + "-") || !name.ends_with(".safetensors")) continue;
+    fail("{}: holds shards ({}), but no {} that can be read, which says what is in which; download it too",
+         folder.string(), name, index_file(folder, stem).filename().string());
+  }
+}
+
 Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
   const fs::path index = index_file(folder, stem), single = single_file(folder, stem);
   if (!is_there(index)) {
     if (is_there(single)) return open_file(single);
     if (!is_there(folder)) fail("{}: no such folder of weights", folder.string());
+    refuse_shards_alone(folder, stem);
     fail("{}: holds no weights; {} or {} must be there", folder.string(), single.filename().string(),
          index.filename().string());
   }

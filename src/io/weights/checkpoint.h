@@ -35,6 +35,8 @@ class Checkpoint {
   static bool exists(const std::filesystem::path& folder, const std::string& stem);  // whether open() finds files
   static Checkpoint open_file(const std::filesystem::path& file);                    // one file by its own name
   static Checkpoint of(std::shared_ptr<const TensorFile> file);
+  // Throws Error where the folder has shards, of which no index says what they hold.
+  static void refuse_shards_alone(const std::filesystem::path& folder, const std::string& stem);
 
   const std::filesystem::path& folder() const { return contents_->folder; }
   // The file, of several their folder.

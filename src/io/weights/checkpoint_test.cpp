@@ -66,6 +66,9 @@ TEST(Checkpoint, FoldersThatCannotBeOpened) {
   const TestFolder folder;
   EXPECT_THAT(error_of([&] { Checkpoint::open(folder / "none", kStem); }), HasSubstr("no such folder"));
   EXPECT_THAT(open_error(folder), AllOf(HasSubstr("model.safetensors or model.safetensors.index.json")));
+  const std::string shard = std::string(kStem) + "-00001-of-00002.safetensors";
+  write_shard(folder, shard, "a", 1);
+  EXPECT_THAT(open_error(folder), AllOf(HasSubstr("holds shards (" + shard), HasSubstr("download it too")));
   const auto index = [&](const std::string& text) {
     folder.write("model.safetensors.index.json", text);
     return open_error(folder);

@@ -151,9 +151,9 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
                           : component.name == "text_encoder"  ? FileKind::kTextEncoder
                           : component.name == "image_encoder" ? FileKind::kImageEncoder
                                                               : FileKind::kTransformer;
-  if (fs::is_directory(path)) {
+  if (is_folder(path)) {
     const fs::path config = path / kConfig;
-    if (fs::exists(config)) io::require_unquantized(JsonObject::load(config));
+    if (is_there(config)) io::require_unquantized(JsonObject::load(config));
     return io::Checkpoint::open(path, component.stem);
   }
   const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);

@@ -59,7 +59,7 @@ fs::path config_folder() {
 std::vector<std::string> config_names() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(config_folder())) {
-    if (fs::exists(entry.path() / "model_index.json")) names.push_back(entry.path().filename().string());
+    if (is_there(entry.path() / "model_index.json")) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/folders.h"
+#include "base/input_file.h"
 #include "base/json.h"
 #include "base/words.h"
 #include "pipeline/model_files/config_folder.h"
@@ -72,7 +73,7 @@ std::vector<KnownComponent> known_components(FileKind kind) {
   const std::string name = folder_of(kind);
   for (const std::string& model : config_names()) {
     const fs::path config = config_folder() / model / name / "config.json";
-    if (!fs::exists(config)) continue;
+    if (!is_there(config)) continue;
     known.push_back({model, component_of(name, kClassOfImageEncoder, JsonObject::load(config))});
   }
   return known;
@@ -155,18 +156,18 @@ std::string of_its_size(const fs::path& transformer, std::vector<std::string>::c
 }  // namespace
 
 ComponentAlone open_alone(const fs::path& path, const std::string& model) {
-  const bool folder = fs::is_directory(path);
-  if (folder && fs::exists(path / "model_index.json")) {
+  const bool folder = is_folder(path);
+  if (folder && is_there(path / "model_index.json")) {
     fail("{}: is a whole model; name one of its components, such as {}", path.string(),
          (path / "transformer").string());
   }
   fs::path config = path / "config.json";
   const bool original = folder && is_original_repository(path);  // its config has other keys
-  if (original && !fs::exists(config)) {
+  if (original && !is_there(config)) {
     fail("{}: is a whole model; name one of its transformers, such as {}", path.string(),
          (path / "high_noise_model").string());
   }
-  const bool described = folder && !original && fs::exists(config);
+  const bool described = folder && !original && is_there(config);
   if (described && !model.empty()) {
     fail("model={}: {} is a folder with a config of its own; leave the key out", model, path.string());
   }

@@ -100,6 +100,7 @@ struct ModelSource {
     if (file == files.end()) {
       const fs::path own = folder / component.name;
       if (!io::Checkpoint::exists(own, component.stem)) {
+        io::Checkpoint::refuse_shards_alone(own, component.stem);
         fail("{}: holds no weights ({}.safetensors or its index); name their file as {}=FILE", own.string(),
              component.stem, component.name);
       }
@@ -283,7 +284,7 @@ NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights&
   const auto named = source.files.find("tokenizer");
   if (named != source.files.end()) return of_text_encoder(named->second, load_tokenizer(named->second), "tokenizer=");
   const fs::path folder = source.folder / "tokenizer";
-  if (fs::is_directory(folder)) {
+  if (is_folder(folder)) {
     text::Tokenizer tokenizer = text::Tokenizer::load(folder);
     // A synthesized model has a copy.
     const bool copied = find_config_folder() && tokenizer.vocab_size() == stand_in().vocab_size();
@@ -312,7 +313,7 @@ void require_components(const ModelSource& source, const wan::PipelineConfig& pi
 
 ModelFolder open_model(const ModelSource& source) {
   const fs::path& folder = source.folder;
-  if (!fs::is_directory(folder)) {
+  if (!is_folder(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = model_index(folder);

@@ -5,6 +5,7 @@
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/input_file.h"
 #include "base/run_files.h"
 #include "base/words.h"
 #include "io/media/video.h"
@@ -402,7 +403,7 @@ void check_options(const GenerateOptions& o) {
   const std::string dumped = o.dump.empty() ? "" : dump_file(o.dump).string();
   // A folder of pictures may be that of the dump too.
   const std::filesystem::path output(o.output);
-  const bool one_file = output.has_extension() && !std::filesystem::is_directory(output);
+  const bool one_file = output.has_extension() && !is_folder(output);
   check_files_differ({{"hardware", hardware},
                       {"latents", o.latents},
                       {"output", o.output},
