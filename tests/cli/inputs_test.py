@@ -219,6 +219,16 @@ def grey_of_16_bits_is_said_to_become_white(cwd):
 
 
 @test
+def a_frame_that_is_missing_is_said(cwd):
+    frames = frames_folder(cwd, "mask", 6)
+    (frames / "03.png").unlink()
+    words = [f"control_video={frames_folder(cwd, 'video')}", f"mask={frames}"]
+    _, result = tensors_of(cwd, "wan21_vace", "height=32", "width=48", *words)
+    assert "mask: 02.png is followed by 04.png" in result.stderr and "is one missing?" in result.stderr, result.stderr
+    assert "control_video:" not in result.stderr, result.stderr
+
+
+@test
 def the_size_follows_the_picture(cwd):
     _, result = tensors_of(cwd, "wan21_i2v", f"image={given('wan21_i2v', 'image.png')}", "max_area=2560")
     assert "Video 48 x 32 x 5" in result.stderr, result.stderr

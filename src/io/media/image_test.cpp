@@ -494,6 +494,35 @@ TEST(ControlClip, FolderInTheOrderOfItsNumbers) {
   }
 }
 
+TEST(ControlClip, SaysWhereTheNumbersOfAFolderJump) {
+  const TestFolder folder;
+  const auto jump = [&](const std::vector<std::string>& names) {
+    const std::filesystem::path clip = folder / "clip";
+    std::filesystem::remove_all(clip);
+    write_frames(clip.string() + ".png", 1);
+    std::filesystem::create_directory(clip);
+    for (const std::string& name : names) std::filesystem::copy_file(clip.string() + ".png", clip / name);
+    return read_control_clip(clip, static_cast<int64_t>(names.size()), "video=").jump;
+  };
+  for (const std::vector<std::string>& names : std::vector<std::vector<std::string>>{
+           {"a.png"},
+           {"a1.png", "a5.png"},
+           {"a1_x.png", "a2_x.png", "a3_x.png"},
+           {"f08.png", "f10.png", "f12.png"},
+           {"0000.png", "0041.png", "0083.png", "0125.png"},
+           {"cat.png", "cow.png", "dog.png"},
+           {"a1.png", "a2.png", "b1.png"},
+           {"a99999999999999999998.png", "a99999999999999999999.png", "a99999999999999999999999.png"}}) {
+    EXPECT_EQ(jump(names), "") << names.back();
+  }
+  for (const std::vector<std::string>& names : std::vector<std::vector<std::string>>{
+           {"f1.png", "f2.png", "f4.png"}, {"f1.png", "f2.png", "f4.png", "f5.png", "f7.png"}}) {
+    EXPECT_EQ(jump(names), "f2.png is followed by f4.png; is one missing?") << names.back();
+  }
+  EXPECT_EQ(jump({"f08.png", "f10.png", "f14.png", "f16.png"}), "f10.png is followed by f14.png; is one missing?");
+  EXPECT_EQ(jump({"1.png", "2.png", "02.png", "3.png"}), "02.png is followed by 2.png; is one too many?");
+}
+
 TEST(ControlClip, VideoFile) {
   const TestFolder folder;
   write_frames(folder / "x.mp4", 9);

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/run_files.h"
+#include "base/words.h"
 #include "io/media/animated_webp.h"
 #include "io/media/extension.h"
 #include "io/media/image_codecs.h"
@@ -56,6 +60,40 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
   std::sort(pictures.begin(), pictures.end(),
             [](const auto& a, const auto& b) { return in_order(a.filename().string(), b.filename().string()); });
   return pictures;
+}
+
+// A name without its last run of digits, and that number; empty where there is none.
+std::optional<std::pair<std::string, int64_t>> numbered(const std::filesystem::path& picture) {
+  std::string name = picture.stem().string();
+  const size_t last = name.find_last_of("0123456789");
+  if (last == std::string::npos) return std::nullopt;
+  const size_t first = name.find_last_not_of("0123456789", last) + 1;  // npos + 1 is 0
+  const std::optional<int64_t> number = to_number<int64_t>(std::string_view(name).substr(first, last + 1 - first));
+  if (!number) return std::nullopt;
+  return std::pair(name.erase(first, last + 1 - first), *number);
+}
+
+// "frame3.png is followed by frame5.png; is one missing?" Empty where nothing is odd, or names have no such number.
+std::string jump_in(std::span<const std::filesystem::path> pictures) {
+  std::vector<int64_t> steps;
+  for (size_t i = 1; i < pictures.size(); ++i) {
+    const auto before = numbered(pictures[i - 1]), here = numbered(pictures[i]);
+    if (!before || !here || before->first != here->first) return "";
+    steps.push_back(here->second - before->second);
+  }
+  if (steps.empty()) return "";
+  std::vector<int64_t> sorted = steps;
+  const auto median = sorted.begin() + (std::ssize(sorted) - 1) / 2;  // of an even number the lower one
+  std::ranges::nth_element(sorted, median);
+  // Times are not as even as numbers of frames are.
+  const auto odd = [usual = *median](int64_t step) {
+    return step == 0 || (usual > 0 && step > usual && step % usual == 0);
+  };
+  const auto jump = std::ranges::find_if(steps, odd);
+  if (jump == steps.end()) return "";
+  const auto at = static_cast<size_t>(jump - steps.begin());
+  return fmt::format("{} is followed by {}; is one {}?", pictures[at].filename().string(),
+                     pictures[at + 1].filename().string(), *jump == 0 ? "too many" : "missing");
 }
 
 // Frames of one size, resized as they are read.
@@ -152,8 +190,11 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     note_input_folder(path);
     const std::vector<std::filesystem::path> pictures = pictures_of(path, what);
     clip.require(static_cast<int64_t>(pictures.size()));
-    for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_picture(pictures[i]), pictures[i]);
-    return clip.finish(static_cast<int64_t>(pictures.size()));
+    const std::span<const std::filesystem::path> used(pictures.data(), static_cast<size_t>(frames));
+    for (const std::filesystem::path& picture : used) clip.add(read_picture(picture), picture);
+    ControlClip read = clip.finish(static_cast<int64_t>(pictures.size()));
+    read.jump = jump_in(used);
+    return read;
   }
   if (is_animated_webp(path)) {
     AnimatedWebp animation(path);

@@ -44,6 +44,7 @@ struct ControlClip {
   bool hdr = false;          // values of PQ or HLG, as a video file stores them
   bool transparent = false;  // a picture has an alpha that is dropped
   bool clipped = false;      // of a picture, as in Picture
+  std::string jump;          // what of the numbers of a folder's pictures looks as if one were missing; empty: nothing
 };
 
 struct TooFewFrames : Error {

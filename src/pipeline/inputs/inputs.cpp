@@ -148,15 +148,17 @@ class Reader {
     } else if (available > o_.num_frames) {
       note("the rest is left out");
     }
-    note_hdr(key, clip);
+    note_frames(key, clip);
     note_losses(key, clip);
     return clip;
   }
 
-  void note_hdr(const char* key, const io::ControlClip& clip) {
-    if (!clip.hdr) return;
-    inputs_.notes.push_back(
-        fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
+  void note_frames(const char* key, const io::ControlClip& clip) {
+    if (clip.hdr) {
+      inputs_.notes.push_back(
+          fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
+    }
+    if (!clip.jump.empty()) inputs_.notes.push_back(fmt::format("{}: {}", key, clip.jump));
   }
 
   // Of a picture or a clip.
@@ -244,7 +246,7 @@ class Reader {
       inputs_.notes.push_back(
           fmt::format("{} has {}, of which the first {} are used (num_frames)", key, frames_of(clip), o_.num_frames));
     }
-    note_hdr(key, clip);
+    note_frames(key, clip);
     note_losses(key, clip);
     return clip;
   }
@@ -272,10 +274,9 @@ class Reader {
 
 }  // namespace
 
-int64_t reflected(int64_t index, int64_t frames) {
-  if (frames == 1) return 0;
-  const int64_t period = 2 * (frames - 1), at = index % period;
-  return at < frames ? at : period - at;
+TensorView driving_frame(const Tensor& video, int64_t index) {
+  const int64_t frames = video.extent(0), period = std::max<int64_t>(1, 2 * (frames - 1)), at = index % period;
+  return video.view().select(0, at < frames ? at : period - at);
 }
 
 TensorView Inputs::mask_frames(int64_t frames) const {

@@ -32,10 +32,7 @@ struct Inputs {
 };
 
 // Frame `index` of a video that is played back and forth, its ends once, where it has fewer frames.
-int64_t reflected(int64_t index, int64_t frames);
-inline TensorView driving_frame(const Tensor& video, int64_t index) {
-  return video.view().select(0, reflected(index, video.extent(0)));
-}
+TensorView driving_frame(const Tensor& video, int64_t index);
 
 // Options that check_inputs() has passed. Throws Error naming the key and the file.
 Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model);
