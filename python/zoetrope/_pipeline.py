@@ -106,6 +106,16 @@ def _output(output_type: str, made: list[dict[str, Any]], seeds: bool) -> WanPip
                              [video["summary"] for video in made])
 
 
+def _attach(error: BaseException, output_type: str, made: list[dict[str, Any]], seeds: bool, count: int) -> None:
+    """Gives what ends a call the videos that are finished."""
+    try:
+        error.finished = _output(output_type, made, seeds)  # type: ignore[attr-defined]
+    except Exception as problem:  # no memory for them twice, say; the error is what counts
+        error.add_note(f"{len(made)} of {count} videos were finished, but are lost: {problem!r}")
+    else:
+        error.add_note(f"{len(made)} of {count} videos are finished; this exception has them as `finished`")
+
+
 def _listed(key: str, value: Any, count: int) -> list[Any]:
     """One value for each prompt."""
     if not isinstance(value, (list, tuple)):
@@ -173,7 +183,7 @@ class WanPipeline:
 
         callback_on_step_end(pipe, step, timestep, {"latents": …}) may return {"latents": …} to go on with, and
         ends the run by raising. Ctrl-C ends it too. What ends a call of several videos has those that are finished as
-        its attribute `output`.
+        its attribute `finished`.
         """
         _refuse("call", keys, _REFUSED_WHEN_CALLED)
         if output_type not in _OUTPUT_TYPES:
@@ -223,12 +233,11 @@ class WanPipeline:
                                                  None, hook)
             except BaseException as error:
                 if made:
-                    error.output = _output(output_type, made, seeds)  # type: ignore[attr-defined]
-                    error.add_note(f"{len(made)} of {len(videos)} videos are finished; they are the attribute `output` "
-                                   "of this exception")
+                    _attach(error, output_type, made, seeds, len(videos))
                 raise
-        for warning in dict.fromkeys(found):
-            _warn(warning)
+            finally:
+                for warning in dict.fromkeys(found):
+                    _warn(warning)
         output = _output(output_type, made, seeds)
         return output if return_dict else (output.frames,)
 

@@ -8,6 +8,7 @@ import textwrap
 import numpy
 import pytest
 import zoetrope
+from zoetrope import _pipeline
 from conftest import MODEL, PROMPT, SMALL, TINY
 
 
@@ -211,7 +212,7 @@ def test_ctrl_c_ends_a_run():
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt, RuntimeError])
-def test_finished_videos_outlive_the_end_of_a_call(pipe, dump, ended):
+def test_finished_videos_outlive_the_end_of_a_call(pipe, dump, ended, monkeypatch):
     steps = []
 
     def callback(*_):
@@ -221,10 +222,15 @@ def test_finished_videos_outlive_the_end_of_a_call(pipe, dump, ended):
 
     with pytest.raises(ended) as caught:
         pipe(prompt=PROMPT, generator=7, num_videos_per_prompt=3, callback_on_step_end=callback, **SMALL)
-    output = caught.value.output
+    output = caught.value.finished
     assert output.frames.shape == (1, 9, 64, 64, 3) and (output.frames[0] == dump["frames"]).all()
     assert output.seeds == [7] and "1 of 3 videos" in caught.value.__notes__[0]
+    monkeypatch.setattr(_pipeline, "_output", lambda *_: numpy.empty(1 << 60))
+    steps.clear()
+    with pytest.raises(ended) as caught:
+        pipe(prompt=PROMPT, generator=7, num_videos_per_prompt=3, callback_on_step_end=callback, **SMALL)
+    assert "are lost: " in caught.value.__notes__[0]
     steps[:] = [1] * 4
     with pytest.raises(ended) as caught:  # in the first video
         pipe(prompt=PROMPT, callback_on_step_end=callback, **SMALL)
-    assert not hasattr(caught.value, "output")
+    assert not hasattr(caught.value, "finished")
