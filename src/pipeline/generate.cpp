@@ -155,7 +155,7 @@ class Series {
   }
 
   void choose_kept_weights() {
-    const AutoPlan planned = Run::plan_before(model_, batch_at(0), world_);
+    const RankPlan planned = Run::plan_before(model_, batch_at(0), world_);
     if (planned.keep_weights != sized_.keep_weights && planned.fits)
       note("Memory is short of what several videos keep: " + keep_weights_text(planned.keep_weights));
     model_.keep(planned.keep_weights);
@@ -168,7 +168,7 @@ class Series {
   void open_journal() {
     journal_.emplace(options_, model_.folder, (videos_.size() + batch_ - 1) / batch_, place_.ranks);
     for (size_t begin = 0; begin < videos_.size(); begin += batch_)
-      made_before_.push_back(journal_->made_before(begin / batch_, files_at(begin)));
+      before_.push_back(journal_->before(begin / batch_, files_at(begin), batch_at(begin).size()));
     if (!journal_->lost_grid().empty())
       note(fmt::format("Note: grid={} is not written: some of the videos that it shows were made before",
                        journal_->lost_grid()));
@@ -180,9 +180,12 @@ class Series {
       const std::optional<double> seconds = run.forecast(place_.ranks, place_.processes_here).seconds;
       if (const std::optional<std::string> where = seconds ? journal_->decide(*seconds) : std::nullopt) note(*where);
     }
-    if (!journal_->on()) return run.use_journal("", "", false);
-    run.use_journal(journal_->folder(index), journal_->folder(), journal_->resumes(index),
-                    !journal_->is_between_runs(index), [this, &run] { journal_->begin(run.inputs_fingerprint()); });
+    if (!journal_->on()) return run.use_journal({});
+    run.use_journal({.folder = journal_->folder(index),
+                     .named = journal_->folder(),
+                     .resumes = journal_->resumes(index),
+                     .required = !journal_->is_between_runs(index),
+                     .begun = [this, &run] { journal_->begin(run.inputs_fingerprint()); }});
   }
 
   void note_made(size_t begin, const std::vector<FileResult>& results) const {
@@ -203,28 +206,26 @@ class Series {
 
   // Whether the batch was made before. Where it was, but its files are gone, it takes the seeds that were drawn then.
   bool was_made(size_t begin, std::vector<GenerateOptions>& batch) const {
-    struct Before {
-      bool made = false, has_seeds = false;
-    } before;
     std::vector<int64_t> seeds(batch.size(), -1);
+    bool made = false;
     if (place_.first) {
-      const std::vector<int64_t> drawn = journal_->seeds_before(begin / batch_);
-      before = {!made_before_[begin / batch_].empty(), drawn.size() == batch.size()};
-      if (before.has_seeds) seeds = drawn;
+      const SeriesJournal::Before& before = before_[begin / batch_];
+      made = !before.made.empty();
+      if (!before.seeds.empty()) seeds = before.seeds;
     }
     if (world_ != nullptr) {
-      world_->broadcast(0, &before, sizeof before, "videos that were made before");
+      world_->broadcast(0, &made, sizeof made, "videos that were made before");
       world_->broadcast(0, seeds.data(), seeds.size() * sizeof(int64_t), "seeds of videos that were made before");
     }
-    for (size_t i = 0; before.has_seeds && i < batch.size(); ++i)
+    for (size_t i = 0; i < batch.size(); ++i)
       if (batch[i].seed < 0) batch[i].seed = seeds[i];
-    return before.made;
+    return made;
   }
 
   void make_batch(size_t begin) {
     std::vector<GenerateOptions> batch = batch_at(begin);
     if (was_made(begin, batch)) {
-      if (place_.first) note(fmt::format("Made before: {}, {}", text_of(begin), made_before_[begin / batch_]));
+      if (place_.first) note(fmt::format("Made before: {}, {}", text_of(begin), before_[begin / batch_].made));
       return;
     }
     const size_t count = videos_.size();
@@ -279,10 +280,10 @@ class Series {
   const VideoDone& done_;
   comm::Communicator* const world_;
   OpenModel model_;
-  GenerateOptions sized_;  // the first video, with the size of its inputs
+  GenerateOptions sized_;  // the first video, of several with the size of its inputs
   std::optional<VideoGrid> grid_;
-  std::optional<SeriesJournal> journal_;  // on the first process
-  std::vector<std::string> made_before_;  // by batch
+  std::optional<SeriesJournal> journal_;       // on the first process
+  std::vector<SeriesJournal::Before> before_;  // by batch
 };
 
 // What all ranks must have alike before the first video: each checks its own settings again.

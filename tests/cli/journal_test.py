@@ -236,18 +236,34 @@ def a_finished_video_is_the_file_that_was_made(cwd):
     assert first.read_bytes() == made
 
 
-@test
-def a_video_that_is_gone_is_made_again_with_the_seed_that_was_drawn(cwd):
+def made_again(cwd, launcher=(), env=None):
+    """A batch of which one video is gone, after a series with drawn seeds that was killed in the next one."""
     folder = pathlib.Path(cwd)
     videos = [folder / f"clip_{number:03}.gif" for number in range(2)]
-    killed(cwd, "num_videos=3", "batch_size=2", "output=clip.gif", LONG[0], "seed=-1",
-           wait_for="Video 3 of 3")
+    keys = ["num_videos=3", "batch_size=2", "output=clip.gif", "deterministic=true", "threads=1", LONG[0], "seed=-1"]
+    killed(cwd, *keys, wait_for="Video 3 of 3")
     made = [video.read_bytes() for video in videos]
     assert made[0] != made[1]
     videos[1].unlink()
-    result = resume(cwd)
+    note = (folder / "j" / "000.done").read_text()
+    for damaged in ("{}", note[:-2], note.replace('"seeds"', '"seed"').replace('"files"', '"seeds"'),
+                    note.replace('"seeds": [', '"seeds": [7,')):
+        (folder / "j" / "000.done").write_text(damaged)
+        refused(cwd, resume(cwd), "000.done", left=files_in(cwd))
+    (folder / "j" / "000.done").write_text(note)
+    result = run([*launcher, harness.PROGRAM, "generate", "resume=j"], cwd, env=env)
     assert result.returncode == 0 and "Made before" not in result.stderr, result.stderr
     assert [video.read_bytes() for video in videos] == made
+
+
+@test
+def a_video_that_is_gone_is_made_again_with_the_seed_that_was_drawn(cwd):
+    made_again(cwd)
+
+
+@test
+def mpi_a_video_that_is_gone_is_made_again_with_its_seed(cwd):
+    made_again(cwd, ["mpirun", "-n", "2"], MPI_ENV)
 
 
 @test

@@ -264,26 +264,19 @@ bool SeriesJournal::is_between_runs(size_t index) const {
 
 fs::path SeriesJournal::done_file(size_t index) const { return folder(index) + kDone; }
 
-std::optional<JsonObject> SeriesJournal::noted(size_t index) const {
+SeriesJournal::Before SeriesJournal::before(size_t index, const std::vector<fs::path>& files, size_t videos) const {
   const fs::path done = done_file(index);
-  if (!on() || runs_ == 1 || !is_there(done)) return std::nullopt;
+  if (!resumes_ || runs_ == 1 || !is_there(done)) return {};
   const std::string text = read_file(done, SIZE_MAX, InputFile::Kind::kCache);
-  return JsonObject::parse(text.empty() ? "{}" : text, done.string());  // an older version noted no more
-}
-
-std::vector<int64_t> SeriesJournal::seeds_before(size_t index) const {
-  const std::optional<JsonObject> run = noted(index);
-  return run && run->has(kSeeds) ? run->get<std::vector<int64_t>>(kSeeds) : std::vector<int64_t>();
-}
-
-std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>& files) const {
-  const std::optional<JsonObject> run = noted(index);
-  if (!run) return "";
-  if (run->keys().empty()) return std::ranges::all_of(files, is_there) ? names_text(files.front(), files.back()) : "";
-  const auto names = run->get<std::vector<std::string>>(kFiles);
-  const auto sizes = run->get<std::vector<int64_t>>(kSizes);
-  if (names.empty() || names.size() != sizes.size())
-    fail("{}: is damaged; remove it to make the video again", done_file(index).string());
+  if (text.empty())  // of a version that noted no more
+    return {std::ranges::all_of(files, is_there) ? names_text(files.front(), files.back()) : "", {}};
+  const JsonObject root = JsonObject::parse(text, done.string());
+  const auto names = root.get<std::vector<std::string>>(kFiles);
+  const auto sizes = root.get<std::vector<int64_t>>(kSizes);
+  Before before;
+  if (root.has(kSeeds)) before.seeds = root.get<std::vector<int64_t>>(kSeeds);
+  if (names.empty() || names.size() != sizes.size() || (root.has(kSeeds) && before.seeds.size() != videos))
+    fail("{}: is damaged; remove it to make the video again", done.string());
   bool are_there = true, have_moved = files.size() == names.size();
   for (size_t i = 0; i < names.size(); ++i) {
     const std::optional<int64_t> size = size_of(names[i]);
@@ -293,13 +286,13 @@ std::string SeriesJournal::made_before(size_t index, const std::vector<fs::path>
     are_there = are_there && size;
     have_moved = have_moved && size_of(files[i]) == sizes[i];
   }
-  if (!are_there && !have_moved) return "";
+  if (!are_there && !have_moved) return before;
+  before.made = are_there ? names_text(names.front(), names.back()) : names_text(files.front(), files.back());
   const std::map<std::string, std::string> now = encoding(chosen_);
-  std::string made = are_there ? names_text(names.front(), names.back()) : names_text(files.front(), files.back());
-  for (const auto& [key, value] : texts(run->object(kEncoding)))
+  for (const auto& [key, value] : texts(root.object(kEncoding)))
     if (const auto found = now.find(key); found != now.end() && found->second != value)
-      made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
-  return made;
+      before.made += fmt::format(", with {}={}", key, value.empty() ? kDefaultValue : value);
+  return before;
 }
 
 void SeriesJournal::begin(const std::string& inputs) const {

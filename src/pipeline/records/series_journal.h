@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "base/folders.h"
-#include "base/json.h"
 #include "base/options.h"
 #include "pipeline/model_files/model_folder.h"
 #include "pipeline/records/journal.h"
@@ -55,12 +53,14 @@ class SeriesJournal {
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
   bool is_between_runs(size_t index) const;  // some are noted, this one is not
-  // Its files, with the keys of their encoding that are others now; empty where it is not complete, or where a file is
-  // gone. They may have been moved to the names `files`. Throws Error where one has changed.
-  std::string made_before(size_t index, const std::vector<std::filesystem::path>& files) const;
-
-  // Of the videos of run `index`, where it was complete; empty: it was not, or an older version noted none.
-  std::vector<int64_t> seeds_before(size_t index) const;
+  // Of a run that was complete when the series ended.
+  struct Before {
+    std::string made;  // its files, with the keys of their encoding that are others now; empty where one is gone
+    std::vector<int64_t> seeds;  // of its videos; empty: an older version noted none
+  };
+  // Empty where the run was not complete. Files may have been moved to the names `files`. Throws Error where one has
+  // changed, and for a damaged note.
+  Before before(size_t index, const std::vector<std::filesystem::path>& files, size_t videos) const;
 
   // That a resumed series was to write, but cannot, as it lacks the frames of finished videos; empty: it can, or none.
   const std::string& lost_grid() const { return lost_grid_; }
@@ -77,7 +77,6 @@ class SeriesJournal {
   void read_model();
   void check_same_series();
   std::filesystem::path done_file(size_t index) const;
-  std::optional<JsonObject> noted(size_t index) const;  // of a run that is complete
   void make_folder();
 
   const ModelFolder& model_;
