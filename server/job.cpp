@@ -90,7 +90,7 @@ JobRecord parse_job(std::string_view text, const std::string& where) {
   if (!is_job_id(job.id)) fail("{}: id: '{}' is not a name of a job", where, job.id);
   job.number = file.get_between<int64_t>("number", 1, INT64_MAX);
   const std::string status = file.get_one_of("status", {"queued", "in_progress", "completed", "failed"});
-  for (const JobStatus each : {JobStatus::kQueued, JobStatus::kInProgress, JobStatus::kCompleted, JobStatus::kFailed})
+  for (const JobStatus each : kJobStatuses)
     if (status == status_word(each)) job.status = each;
   job.model = file.get<std::string>("model");
   const JsonObject settings = file.object("settings");
@@ -147,6 +147,9 @@ bool is_job_id(std::string_view text) {
          text.find_first_not_of("0123456789abcdef", kIdStart.size()) == std::string_view::npos;
 }
 
+namespace {
+
+// "zoetrope generate model=… prompt=…", which makes the same video.
 std::string repeat_command(const JobRecord& job) {
   std::string text = fmt::format("zoetrope generate {}", shell_word(fmt::format("model={}", job.model)));
   std::map<std::string, std::string> settings = job.settings;
@@ -166,6 +169,8 @@ std::string repeat_command(const JobRecord& job) {
   }
   return text + fmt::format(" output={}.mp4", job.id);
 }
+
+}  // namespace
 
 json video_object(const Job& job, int64_t position, std::optional<double> wait_seconds) {
   const JobRecord& record = job.record;

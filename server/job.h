@@ -13,11 +13,13 @@
 namespace zoetrope::server {
 
 enum class JobStatus : uint8_t { kQueued, kInProgress, kCompleted, kFailed };
+inline constexpr JobStatus kJobStatuses[] = {JobStatus::kQueued, JobStatus::kInProgress, JobStatus::kCompleted,
+                                             JobStatus::kFailed};
 const char* status_word(JobStatus status);  // "queued", "in_progress", "completed", "failed"
 
 // How far a run is.
 struct Progress {
-  std::string phase = "waiting";  // then "loading", "denoising", "decoding"
+  std::string phase = "loading";  // then "denoising", "decoding"
   int64_t step = 0, steps = 0;    // done of all
   int64_t layer = 0, layers = 0;  // of the current step
   int64_t frame = 0, frames = 0;  // decoded
@@ -72,8 +74,5 @@ struct Job {
 // The `video` object of OpenAI's API, and next to its fields what is ours. `position`: jobs before it; `wait_seconds`:
 // until it begins, where that is predicted.
 nlohmann::json video_object(const Job& job, int64_t position, std::optional<double> wait_seconds);
-
-// "zoetrope generate model=… prompt=…", which makes the same video.
-std::string repeat_command(const JobRecord& job);
 
 }  // namespace zoetrope::server

@@ -187,18 +187,11 @@ GenerateOptions JobQueue::options_of(const JobRecord& record) const {
   options.codec = unset.codec;
   options.crf = unset.crf;
   apply_settings(record.settings, options_.lora_folder, options);
-  const std::map<std::string, std::string*> files = {{"image", &options.image},
-                                                     {"last_image", &options.last_image},
-                                                     {"mask", &options.mask},
-                                                     {"control_video", &options.control_video},
-                                                     {"pose_video", &options.pose_video},
-                                                     {"background_video", &options.background_video},
-                                                     {"face_video", &options.face_video},
-                                                     {"latents", &options.latents}};
+  OptionSet keys = pipeline::describe_options(options);
   for (const auto& [key, name] : record.uploads) {
     const std::string path = (store_.folder_of(record.id) / name).string();
     if (key == "reference_images") options.reference_images.push_back(path);
-    else *files.at(key) = path;
+    else keys.set(key, path, "uploads");
   }
   options.output = store_.video_of(record.id).string();
   constexpr int64_t kPreviews = 6;
@@ -481,8 +474,7 @@ std::optional<JobQueue::Event> JobQueue::next_event(const Job& job, int64_t& rev
 
 void JobQueue::fill(Gauges& gauges) const {
   const std::lock_guard lock(mutex_);
-  for (const JobStatus status : {JobStatus::kQueued, JobStatus::kInProgress, JobStatus::kCompleted, JobStatus::kFailed})
-    gauges.jobs[status_word(status)] = 0;
+  for (const JobStatus status : kJobStatuses) gauges.jobs[status_word(status)] = 0;
   for (const auto& [number, job] : by_number_) ++gauges.jobs[status_word(job->record.status)];
   gauges.queue_length = gauges.jobs[status_word(JobStatus::kQueued)];
   gauges.queue_limit = options_.most_waiting;

@@ -77,7 +77,6 @@ void JobQueue::work() {
       id = job->record.id;
       // Its file goes on saying that it is queued, which it is when this process ends.
       job->record.status = JobStatus::kInProgress;
-      job->progress.phase = "loading";
       changed(*job);
     }
     run(job);
@@ -134,10 +133,6 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
       known.push_back(shown);
       changed(*job);
     }
-  };
-  callbacks.load = [this, job](const std::string&, int64_t, int64_t) {
-    const std::lock_guard lock(mutex_);
-    if (job->progress.phase == "waiting") job->progress.phase = "loading";
   };
   callbacks.step = [this, job, times, left](int64_t done, int64_t total, double) {
     if (done > 0) metrics_.add_step();

@@ -104,7 +104,7 @@ std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOp
     bool close = false;
     if (open_.size() > 1) {
       const pipeline::Forecast needs = forecast(*run, options);
-      close = !needs.refusal.empty() || needs.streams;
+      close = !needs.refusal.empty() || needs.short_of_memory;
     }
     if (ranks != nullptr) close = ranks->all_reduce_max(close ? 1 : 0) > 0;
     if (!close) return run;

@@ -37,6 +37,11 @@ const std::set<std::string, std::less<>> kLists = {
 const std::map<std::string, std::string, std::less<>> kOtherNames = {
     {"input_reference", "image"}, {"image_reference", "image"}, {"mask_video", "mask"}, {"video", "control_video"}};
 
+const std::string& own_name(const std::string& name) {
+  const auto other = kOtherNames.find(name);
+  return other == kOtherNames.end() ? name : other->second;
+}
+
 ApiError wrong(const std::string& param, const std::string& message, const char* code = "invalid_value") {
   return {400, code, message, param};
 }
@@ -250,8 +255,7 @@ std::vector<Field> fields_of_json(std::string_view body) {
   std::vector<Field> fields;
   for (const auto& [name, value] : document.items()) {
     if (value.is_null()) continue;  // clients write what is unset so
-    const auto other = kOtherNames.find(name);
-    const std::string& key = other == kOtherNames.end() ? name : other->second;
+    const std::string& key = own_name(name);
     if (kLoras.contains(name)) {
       fields.push_back({.name = name, .value = lora_text(name, value)});
     } else if (use_of_key(key) == KeyUse::kUpload) {
@@ -292,8 +296,7 @@ VideoRequest parse_video_request(const std::vector<Field>& fields) {
   std::set<std::string> seen;
   std::optional<std::string> size;
   for (const Field& field : fields) {
-    const auto other = kOtherNames.find(field.name);
-    const std::string& key = other == kOtherNames.end() ? field.name : other->second;
+    const std::string& key = own_name(field.name);
     if (!seen.insert(key).second && key != "reference_images")
       throw wrong(field.name, fmt::format("{}: is given twice", field.name));
     if (use_of_key(key) == KeyUse::kUpload) {

@@ -212,7 +212,7 @@ function jobLine(video) {
   const run = video.run;
   const left = run.seconds_left === null ? "" : `, ${duration(run.seconds_left)} left`;
   const words = { loading: "Loading", denoising: `Step ${Math.min(run.step + 1, run.steps)} of ${run.steps}${left}`,
-    decoding: `Decoding frame ${run.frame} of ${run.frames}${left}`, waiting: "Beginning" };
+    decoding: `Decoding frame ${run.frame} of ${run.frames}${left}` };
   return [words[run.phase] || run.phase, ...facts].join(" · ");
 }
 
