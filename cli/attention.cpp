@@ -127,11 +127,11 @@ void fill(const AttentionRun& run, const parallel::ContextLayout& layout, comm::
 }
 
 // The same choice on all ranks. In cross-attention nothing is sent, with any strategy.
-std::optional<pipeline::AutoPlan> choose(const AttentionRun& run, comm::Communicator& world, float scale) {
+std::optional<pipeline::RankPlan> choose(const AttentionRun& run, comm::Communicator& world, float scale) {
   if (run.data.cross()) return std::nullopt;
   const AttentionOptions& o = run.options;
   const pipeline::Job job = pipeline::job_of(world, o.threads, o.hardware);
-  pipeline::AutoPlan planned = pipeline::agreed_plan(world, [&](const auto& heartbeat) {
+  pipeline::RankPlan planned = pipeline::agreed_plan(world, [&](const auto& heartbeat) {
     return pipeline::choose_attention(bench::problem_of(run.data, scale), o.strategy, o.hardware, job, heartbeat);
   });
   if (!o.implementation.empty() && o.implementation != "auto")

@@ -14,7 +14,7 @@
 #include "base/options.h"
 #include "bench/attention_run.h"
 #include "bench/statistics.h"
-#include "pipeline/planning/auto_plan.h"
+#include "pipeline/planning/rank_plan.h"
 
 namespace zoetrope::cli {
 
@@ -66,7 +66,7 @@ struct AttentionMeasurement : bench::AttentionMeasurement {
   int ranks = 1;
   int threads = 1;  // per rank
   // The prediction, of rank 0. None for cross-attention, where nothing is to be chosen.
-  std::optional<pipeline::AutoPlan> planned;
+  std::optional<pipeline::RankPlan> planned;
 
   double seconds_median() const { return bench::median(seconds); }
   double flops() const { return flop / seconds_median(); }

@@ -8,8 +8,9 @@
 #include "pipeline/model_files/config_folder.h"
 #include "pipeline/model_files/merged_loras.h"
 #include "pipeline/planning/admission.h"
-#include "pipeline/planning/auto_plan.h"
+#include "pipeline/planning/memory_here.h"
 #include "pipeline/planning/planned_run.h"
+#include "pipeline/planning/rank_plan.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/ranks/agreement.h"
 #include "pipeline/ranks/hosts.h"
@@ -34,7 +35,7 @@ pipeline::Job job_of(const pipeline::GenerateOptions& options, comm::Communicato
 }
 
 // As `generate` would choose: what a run holds depends on how its ranks are used.
-pipeline::AutoPlan plan_of_run(const pipeline::RunQuestion& question, comm::Communicator* world) {
+pipeline::RankPlan plan_of_run(const pipeline::RunQuestion& question, comm::Communicator* world) {
   const auto decide = [&](const machine::Heartbeat& heartbeat) { return pipeline::choose_run(question, heartbeat); };
   return world != nullptr ? pipeline::agreed_plan(*world, decide) : decide({});
 }
@@ -50,7 +51,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
   const int processes_here = world == nullptr ? 1 : pipeline::processes_on_this_host(*world);
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, processes_here);
   const std::optional<planner::Bytes> available = planner::tightest(limits);
-  const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), available}, world);
+  const pipeline::RankPlan planned = plan_of_run({plan, model, question, job_of(options, world), available}, world);
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
   question.options.keep_weights = planned.keep_weights;

@@ -17,6 +17,7 @@
 #include "pipeline/checks/forward_checks.h"
 #include "pipeline/model_files/int8_budget.h"
 #include "pipeline/planning/admission.h"
+#include "pipeline/planning/memory_here.h"
 #include "pipeline/ranks/agreement.h"
 #include "pipeline/ranks/hosts.h"
 #include "pipeline/run.h"

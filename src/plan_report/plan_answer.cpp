@@ -108,7 +108,7 @@ class Subject {
     planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks, options_.objective);
     q.hardware = machine.hardware;
     if (memory.ranks_here > 1) note = pipeline::keep_one_copy(q, run_.options);
-    q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
+    q.ranks_here = memory.ranks_here;
     if (run_.options.memory_limit) {
       q.memory_limit = Bytes::of_gigabytes(*run_.options.memory_limit) / q.ranks_here;
       // Only a machine that is named can be planned beyond its memory.

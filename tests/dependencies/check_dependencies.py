@@ -34,7 +34,7 @@ MODULES = {
     "attention": ["kernels", "parallel", "comm", "device", "tensor", "trace", "base"],
     "video_plugin": [],
     "io/media": ["video_plugin", "tensor", "base"],
-    "io/weights": ["tensor", "trace", "base"],
+    "io/weights": ["tensor", "base"],
     "models/testing": ["io/weights", "tensor", "base"],
     "models/sampling": ["tensor", "base"],
     "models/encoders": ["kernels", *IO, "device", "tensor", "trace", "base"],
@@ -50,22 +50,23 @@ MODULES = {
                              "comm", "tensor", "base"],
     "pipeline/inputs": [*pipeline("model_files", "settings"), "models/encoders", "planner", "io/media", "comm", "device", "tensor", "base"],
     "pipeline/outputs": [*pipeline("settings"), *IO, "tensor", "trace", "base"],
-    "pipeline/planning": [*pipeline("outputs", "inputs", "model_files", "ranks", "settings"), "text", *MODELS, "planner", "machine",
-                          "attention", "kernels", *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
+    "pipeline/planning": [*pipeline("outputs", "inputs", "model_files", "ranks", "settings"), "text", "models/sampling", "models/encoders",
+                          "models/wan", "planner", "machine", "attention", "kernels", *IO, "comm", "parallel", "trace", "base"],
     "pipeline/records": [*pipeline("outputs", "inputs", "model_files", "ranks", "settings"), "models/sampling", "attention", "io/weights",
                          "comm", "tensor", "trace", "base"],
-    "pipeline/stages": [*pipeline("records", "planning", "outputs", "inputs", "model_files", "ranks", "settings"), *MODELS, "attention",
-                        *IO, "comm", "parallel", "device", "tensor", "trace", "base"],
-    "pipeline/checks": [*pipeline("stages", "planning", "model_files", "ranks", "settings"), *MODELS, "attention", "io/weights", "comm",
-                        "parallel", "device", "tensor", "base"],
+    "pipeline/stages": [*pipeline("records", "planning", "outputs", "inputs", "model_files", "ranks", "settings"), "text",
+                        "models/sampling", "models/encoders", "models/wan", "attention", *IO, "comm", "parallel", "device", "tensor",
+                        "trace", "base"],
+    "pipeline/checks": [*pipeline("stages", "planning", "model_files", "ranks", "settings"), "models/sampling", "models/reference",
+                        "models/wan", "attention", "io/weights", "comm", "parallel", "device", "tensor", "base"],
     "pipeline": [*PIPELINE, "models/sampling", "planner", "attention", "kernels", *IO, "comm", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
-    "plan_report": [*PIPELINE, "planner", "attention", "parallel", "base"],
+    "plan_report": [*pipeline("planning", "outputs", "model_files", "settings"), "planner", "attention", "base"],
     "problems": [],
     "bench": ["problems", *PIPELINE, "machine", *MODELS, "planner", "io/weights", "attention", "parallel", "kernels", "comm", "device",
               "trace", "tensor", "base"],
-    "server": [*PIPELINE, "models/sampling", "io/media", "comm", "trace", "tensor", "base"],
-    "python": ["plan_report", *PIPELINE, "attention", "io/weights", "comm", "tensor", "base"],
+    "server": ["pipeline", *pipeline("stages", "records", "outputs", "model_files", "ranks", "settings"), "models/sampling", "io/media", "comm", "trace", "tensor", "base"],
+    "python": ["plan_report", "pipeline", *pipeline("planning", "model_files", "settings"), "attention", "io/weights", "comm", "tensor", "base"],
     "cli": ["server", "bench", "text", "problems", "plan_report", *PIPELINE, "machine", *MODELS, "planner", "attention", "kernels", *IO,
             "comm", "parallel", "device", "tensor", "trace", "base"],
 }
@@ -88,16 +89,18 @@ FORBIDDEN_NAMES = {
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"src/pipeline/" + name for name in (
     "checks/forward_checks.cpp", "checks/forward_checks.h", "model_files/model_folder.cpp", "model_files/model_folder.h",
-    "planning/run_workload.cpp", "planning/run_workload.h", "stages/condition_ranks.cpp", "stages/decode_frames.cpp",
+    "planning/model_configs.cpp", "planning/model_configs.h", "planning/run_workload.cpp", "planning/run_workload.h", "stages/condition_ranks.cpp", "stages/decode_frames.cpp",
     "stages/denoise.cpp", "stages/denoise.h", "stages/model_weights.cpp", "stages/model_weights.h")}
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
     "io/media": ["io/weights", "trace"],
+    "io/weights": ["trace"],
     "models/sampling": ["io/weights"],
     "models/encoders": ["models/testing"],
     "models/lora": ["models/wan"],
     "models/wan": ["models/testing", "comm"],
-    **dict.fromkeys(PIPELINE, ["models/testing", *PIPELINE, *MODULES["pipeline/planning"]]),
+    **dict.fromkeys(PIPELINE, ["models/testing", *PIPELINE, *MODELS, *IO, "planner", "machine", "comm", "parallel", "device", "tensor",
+                                 "trace"]),
 }
 # Lines of a file that people write; longer ones are divided by subject. tools/ are programs of one file each.
 MOST_LINES = 600

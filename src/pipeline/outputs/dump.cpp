@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "pipeline/settings/generate_options.h"
 
 namespace zoetrope::pipeline {
 

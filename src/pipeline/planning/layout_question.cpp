@@ -174,7 +174,7 @@ ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const Mode
   layout.context = filled(attention::parse_strategy(o.strategy, context, heads).layout, context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
   layout.vae_ranks = decoding_ranks(o, plan, model, ranks);
-  layout.text_ranks = prompt_ranks(o.strategy.deterministic, ranks);
+  layout.text_ranks = text_ranks(o.strategy.deterministic, ranks);
   layout.weight_shards = weight_shards(o, places).value_or(1);
   return layout;
 }

@@ -138,6 +138,12 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 
 }  // namespace
 
+std::vector<int64_t> RunPlan::token_counts() const {
+  std::vector<int64_t> counts;
+  for (const std::vector<int32_t>& ids : prompt_ids) counts.push_back(std::ssize(ids));
+  return counts;
+}
+
 RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model) {
   return plan_run(std::vector<GenerateOptions>(static_cast<size_t>(options.batch_size), options), model);
 }

@@ -1,5 +1,5 @@
 // What a run will do, derived from options and model once and checked: sizes, solver, guidance. Pure data: `describe`
-// prints it, the run follows it. How ranks are used is layout_question.h and auto_plan.h.
+// prints it, the run follows it. How ranks are used is layout_question.h and rank_plan.h.
 #pragma once
 
 #include <array>
@@ -35,6 +35,7 @@ struct RunPlan {
   Shape latents() const { return {1, channels, latent[0], latent[1], latent[2]}; }
   int64_t steps() const { return solver.steps; }  // of a segment
   int64_t total_steps() const { return solver.steps * segments.count; }
+  std::vector<int64_t> token_counts() const;                     // of prompt_ids
   int64_t samples() const { return videos * (guided ? 2 : 1); }  // of the transformer
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };

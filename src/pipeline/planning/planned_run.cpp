@@ -12,7 +12,6 @@
 #include "pipeline/model_files/known_models.h"
 #include "pipeline/outputs/video_grid.h"
 #include "pipeline/outputs/videos.h"
-#include "pipeline/planning/prompt_context.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/settings/generate_options.h"
 
@@ -77,7 +76,7 @@ PlannedRun::PlannedRun(std::pair<GenerateOptions, ModelFolder> given)
   memory.share_of_first = plan.step_count.share_of_first();
   if (memory.configs.mapped) missing_files = use_stored_weights(options, model.folder, memory.configs);
   check_weight_memory(memory);
-  if (!options.prompt.empty()) memory.prompt_tokens = token_counts(plan);
+  if (!options.prompt.empty()) memory.prompt_tokens = plan.token_counts();
   if (options.grid.empty()) return;
   const int64_t videos = std::max(count_videos(options), options.batch_size);
   memory.grid_frames = VideoGrid::bytes(static_cast<size_t>(videos), options.num_frames, video_format(options));

@@ -18,6 +18,7 @@
 #include "pipeline/model_files/config_folder.h"
 #include "pipeline/planning/admission.h"
 #include "pipeline/planning/measured_profile.h"
+#include "pipeline/planning/memory_here.h"
 #include "pipeline/ranks/hosts.h"
 #include "planner/available.h"
 #include "planner/calibrated.h"

@@ -1,5 +1,5 @@
 // The machine that a run is planned for: the job's shape, and the hardware profile that speaks of it. Not here: what is
-// chosen with it (auto_plan.h), what the figures mean (planner/hardware.h).
+// chosen with it (rank_plan.h), what the figures mean (planner/hardware.h).
 #pragma once
 
 #include <cstdint>

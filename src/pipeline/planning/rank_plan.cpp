@@ -1,4 +1,4 @@
-#include "pipeline/planning/auto_plan.h"
+#include "pipeline/planning/rank_plan.h"
 
 #include <fmt/ranges.h>
 
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/words.h"
 #include "pipeline/planning/layout_question.h"
+#include "pipeline/planning/memory_here.h"
 #include "pipeline/planning/streamed_disk.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/planning/weights_to_fit.h"
@@ -37,9 +38,9 @@ std::string text_of_attention(const ParallelLayout& layout, parallel::Softmax so
 }
 
 // Where nothing says what a step takes, the rules apply as without a planner.
-AutoPlan plan_by_rule(const ParallelLayout& layout, const Question& question, const ProfileChoice& profile,
+RankPlan plan_by_rule(const ParallelLayout& layout, const Question& question, const ProfileChoice& profile,
                       TextOf text_of) {
-  AutoPlan plan;
+  RankPlan plan;
   plan.layout = layout;
   plan.softmax = question.softmax.value_or(plan.softmax);
   plan.layout_text = text_of(layout, plan.softmax);
@@ -72,9 +73,9 @@ const planner::Candidate* next_of(const planner::Ranking& ranking, const Paralle
   return next;
 }
 
-AutoPlan plan_of(const planner::Ranking& ranking, const ProfileChoice& profile, TextOf text_of) {
+RankPlan plan_of(const planner::Ranking& ranking, const ProfileChoice& profile, TextOf text_of) {
   const planner::Candidate& chosen = chosen_of(ranking);
-  AutoPlan plan;
+  RankPlan plan;
   plan.layout = chosen.configuration.layout;
   plan.softmax = chosen.configuration.softmax;
   plan.layout_text = text_of(plan.layout, plan.softmax);
@@ -103,21 +104,22 @@ std::string parts_text(const planner::StepPrediction& step) {
 
 // Of a question that streams, on this machine: whether files stay in memory, else how fast their disk is. Profiles that
 // are named say it themselves.
-void add_disk(const RunQuestion& q, Question& question, const MemoryQuestion& memory, std::vector<std::string>& notes) {
-  if (!memory.options.hardware.empty() || question.hardware.disk_read > 0 || question.work.weights.in_memory) return;
+// Returns what is said of it.
+std::string add_disk(const RunQuestion& q, Question& question, const MemoryQuestion& memory) {
+  if (!memory.options.hardware.empty() || question.hardware.disk_read > 0 || question.work.weights.in_memory) return "";
   const int processes = q.job.processes ? q.job.ranks_per_host : 1;
   const planner::AvailableQuery query = query_here(processes, q.job.threads * q.job.ranks_here());
   const planner::Bytes free = planner::tightest(planner::memory_limits(query)).value_or(planner::Bytes());
-  const planner::Bytes room = (free - memory_plan(memory).peak().total()) * processes;
+  const planner::Bytes room = (free - peak_memory(memory)) * processes;
   const StreamedDisk disk = streamed_disk(streamed_files(q.model, memory.options.weight_cache), room);
   question.work.weights.in_memory = disk.in_memory;
   question.hardware.disk_read = disk.bytes_per_second;
-  if (!disk.note.empty()) notes.push_back(disk.note);
+  return disk.note;
 }
 
 }  // namespace
 
-std::string AutoPlan::text() const {
+std::string RankPlan::text() const {
   if (!priced())
     return fmt::format("Plan: {}, by rule and without a prediction: {}", layout_text, fmt::join(notes, "; "));
   std::string text = fmt::format("Plan: {}; predicted {}{}", layout_text, duration_text(predicted.step.seconds), per);
@@ -134,17 +136,15 @@ std::string AutoPlan::text() const {
   return text;
 }
 
-std::optional<double> AutoPlan::step_seconds(const MemoryQuestion& question) const {
+std::optional<double> RankPlan::step_seconds(const MemoryQuestion& question) const {
   if (hardware == nullptr || question.layout.ranks() > hardware->devices) return std::nullopt;
-  planner::Work work = work_of(question);
-  work.weights.ranks_here = question.ranks_here;
   planner::Configuration configuration;
   configuration.layout = question.layout;
   configuration.softmax = softmax;
-  return planner::simulate_step(work, *hardware, configuration).seconds;
+  return planner::simulate_step(work_of(question), *hardware, configuration).seconds;
 }
 
-AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
+RankPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
   ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
   MemoryQuestion memory = q.memory;
@@ -159,14 +159,15 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     by_rule.weight_shards = 1;
   }
   const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat, q.available});
-  AutoPlan plan;
+  RankPlan plan;
   if (profile.known()) {
     question.hardware = profile.hardware;
-    question.ranks_here = question.work.weights.ranks_here = q.job.ranks_here();
+    question.ranks_here = memory.ranks_here;
     if (q.available) question.memory_limit = *q.available / question.ranks_here;
-    const auto disk = [&](Question& streaming, const MemoryQuestion& of) { add_disk(q, streaming, of, notes); };
+    const auto disk = [&](Question& streaming, const MemoryQuestion& of) { return add_disk(q, streaming, of); };
     const WeightsToFit weights = weights_to_fit({question, memory, q.available, q.job.processes, disk});
-    if (!weights.note.empty()) notes.push_back(weights.note);
+    for (const std::string& note : {weights.disk_note, weights.note})
+      if (!note.empty()) notes.push_back(note);
     plan = plan_of(weights.ranking, profile, text_of_run);
     plan.keep_weights = weights.keep_weights;
     plan.hardware = std::make_shared<const planner::HardwareProfile>(weights.question.hardware);
@@ -178,7 +179,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     plan.keep_weights = o.keep_weights;
     if (q.available) {
       memory.options.keep_weights = plan.keep_weights = weights_kept_to_fit(memory, *q.available);
-      plan.fits = memory_plan(as_it_fits(memory, *q.available)).peak().total() <= *q.available;
+      plan.fits = peak_memory(as_it_fits(memory, *q.available)) <= *q.available;
     }
   }
   if (const std::string note = no_exchange_note(o, plan.layout); !note.empty()) notes.push_back(note);
@@ -188,7 +189,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   return plan;
 }
 
-AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
+RankPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat) {
   Question question = attention_question(problem, keys, job.ranks);
   leave_tiles_to_kernels(question);
@@ -202,7 +203,7 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   // There are no layers around it, and nothing between them.
   question.hardware.layer_overhead = question.hardware.token_seconds = 0;
   question.ranks_here = job.ranks_here();
-  AutoPlan plan = plan_of(planner::search(question), profile, text_of_attention);
+  RankPlan plan = plan_of(planner::search(question), profile, text_of_attention);
   plan.per.clear();
   plan.bytes_per_rank = {};  // of the engine alone: a caller has more
   return plan;
@@ -235,9 +236,9 @@ void broadcast(comm::Communicator& world, ParallelLayout& layout) {
 
 }  // namespace
 
-AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide) {
+RankPlan agreed_plan(comm::Communicator& world, const std::function<RankPlan(const machine::Heartbeat&)>& decide) {
   constexpr const char* kPlan = "plan";
-  AutoPlan plan;
+  RankPlan plan;
   std::string refusal;
   RankHeartbeat heartbeat(world, kPlan);
   if (world.rank() == 0) {
@@ -251,8 +252,7 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
     heartbeat.wait();
   }
   if (plan.priced()) plan.step_timeout = step_timeout(plan.predicted.step, plan.layout);
-  refusal = broadcast_text(world, 0, std::move(refusal), kPlan);
-  if (!refusal.empty()) throw Error(refusal);
+  fail_together(world, refusal, kPlan);
   if (world.size() == 1) return plan;
   broadcast(world, plan.layout);
   world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);

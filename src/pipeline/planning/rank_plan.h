@@ -20,12 +20,14 @@
 
 namespace zoetrope::pipeline {
 
-struct AutoPlan {
+struct RankPlan {
   parallel::ParallelLayout layout;
   parallel::Softmax softmax = parallel::Softmax::kOnline;
   KeepWeights keep_weights = KeepWeights::kNone;  // from one video to the next
+  // Of waits in a step where comm_timeout=auto; none where no profile speaks of this machine.
+  std::optional<double> step_timeout;
 
-  // What runs, priced. Elsewhere than on the rank that planned all of this is empty.
+  // What runs, priced. The rest is of the rank that planned, and unset on others.
   std::string layout_text;      // as people read it
   std::string per = " a step";  // what is predicted
   std::string profile;
@@ -35,8 +37,6 @@ struct AutoPlan {
   bool fits = true;        // else the run is refused; as rank 0 has planned it, there alone
   bool first_use = false;  // with figures that were measured on first use
   double model_error = 0;  // relative; times closer than this are ties
-  // Of waits in a step where comm_timeout=auto, on every rank; none where no profile speaks of this machine.
-  std::optional<double> step_timeout;
   // The fastest that is another use of the ranks.
   struct Next {
     std::string layout_text;
@@ -68,15 +68,15 @@ struct RunQuestion {
 // a bit, nor where no profile speaks of this machine. Where nothing fits it is the most frugal that was looked at, for
 // admission to refuse. Throws Error where the options contradict themselves or the job, with the legal values.
 // `heartbeat` is called while that takes long, which it does where the machine is measured first.
-AutoPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heartbeat = {});
+RankPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heartbeat = {});
 
 // The same for one attention problem of its own, with all ranks on the context axis.
-AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
+RankPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
 // Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, softmax and
 // keep_weights, or throw its Error. They receive every heartbeat, so that comm_timeout need not cover the whole.
 // Collective over `world`.
-AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide);
+RankPlan agreed_plan(comm::Communicator& world, const std::function<RankPlan(const machine::Heartbeat&)>& decide);
 
 }  // namespace zoetrope::pipeline

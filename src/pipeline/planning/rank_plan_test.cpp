@@ -1,4 +1,4 @@
-#include "pipeline/planning/auto_plan.h"
+#include "pipeline/planning/rank_plan.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -41,9 +41,9 @@ links:
                      bandwidth, latency, read, fixed_max_gain);
 }
 
-class AutoPlanTest : public testing::Test {
+class RankPlanTest : public testing::Test {
  protected:
-  AutoPlanTest() {
+  RankPlanTest() {
     options.height = 80;
     options.width = 80;
     options.num_frames = 17;
@@ -52,7 +52,7 @@ class AutoPlanTest : public testing::Test {
     options.hardware = folder_.write("fast.yml", machine(1000, 1));
   }
 
-  AutoPlan choose(int ranks, std::optional<planner::Bytes> available = {}) const {
+  RankPlan choose(int ranks, std::optional<planner::Bytes> available = {}) const {
     const RunPlan plan = plan_run(options, model_);
     const MemoryQuestion memory{options, model_configs(model_)};
     Job job;
@@ -65,9 +65,9 @@ class AutoPlanTest : public testing::Test {
   GenerateOptions options;
 };
 
-TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
+TEST_F(RankPlanTest, WhatRunsIsWhatIsSaid) {
   for (const int ranks : {1, 2, 3, 4, 6, 7, 8}) {
-    const AutoPlan planned = choose(ranks);
+    const RankPlan planned = choose(ranks);
     EXPECT_EQ(parallel::text(planned.layout, Softmax::kOnline), planned.layout_text);
     EXPECT_EQ(error_of([&] { check(planned.layout, ranks, 4); }), "no error");
     EXPECT_LE(planned.layout.vae_ranks, ranks);
@@ -83,7 +83,7 @@ TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
 }
 
 // The branches of guidance meet once a step, the parts of a sequence in every layer.
-TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
+TEST_F(RankPlanTest, SlowLinksDivideTheBranches) {
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
   EXPECT_EQ(choose(2).layout.data, 2);
   EXPECT_EQ(choose(4).layout.data, 2);
@@ -95,7 +95,7 @@ TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
 
 // A gather of four sends more than an exchange, but pays latency once, where an exchange pays it for every message and
 // a ring for every hop that takes longer than a block.
-TEST_F(AutoPlanTest, TheTopologyFollowsTheLinks) {
+TEST_F(RankPlanTest, TheTopologyFollowsTheLinks) {
   options.guidance_scale = 1;
   options.hardware = folder_.write("late.yml", machine(1000, 300));
   EXPECT_EQ(choose(4).layout.context.ulysses, 1);
@@ -106,7 +106,7 @@ TEST_F(AutoPlanTest, TheTopologyFollowsTheLinks) {
   EXPECT_EQ(choose(4).layout.context.ulysses, 4);
 }
 
-TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
+TEST_F(RankPlanTest, KeysThatAreSetAreNotSearched) {
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
   options.data_parallelism = 1;
   EXPECT_EQ(choose(4).layout.data, 1);
@@ -114,7 +114,7 @@ TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
   options.strategy.ring_direction = Direction::kOpen;
   options.strategy.ulysses_attention_chunks = 3;
   options.vae_parallel = 3;
-  AutoPlan planned = choose(8);
+  RankPlan planned = choose(8);
   EXPECT_EQ(planned.layout_text, "data 1 x context 8 (Ulysses 2 x ring 4, ring direction open, 3 head chunks)");
   EXPECT_EQ(planned.layout.vae_ranks, 3);
   EXPECT_FALSE(planned.next.has_value()) << planned.text();
@@ -125,7 +125,7 @@ TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
   EXPECT_EQ(planned.layout.context.ranks(), 4);
 }
 
-TEST_F(AutoPlanTest, ANameKeepsItsMeaning) {
+TEST_F(RankPlanTest, ANameKeepsItsMeaning) {
   for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
     options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
     options.strategy.attention = "ring";
@@ -143,7 +143,7 @@ TEST_F(AutoPlanTest, ANameKeepsItsMeaning) {
 
 // Eight ranks of Ulysses need eight heads, four for each branch are enough; flash takes a branch each where there are
 // two, and gathers where there is one.
-TEST_F(AutoPlanTest, BranchesAreDividedWhereOnlyThatIsLegal) {
+TEST_F(RankPlanTest, BranchesAreDividedWhereOnlyThatIsLegal) {
   options.strategy.attention = "ulysses";
   EXPECT_EQ(choose(8).layout.data, 2);
   options.strategy.attention = "flash";
@@ -152,7 +152,7 @@ TEST_F(AutoPlanTest, BranchesAreDividedWhereOnlyThatIsLegal) {
   EXPECT_EQ(choose(2).layout_text, "data 1 x context 2 (gather 2)");
 }
 
-TEST_F(AutoPlanTest, ImpossibleKeysAreRefusedWithTheLegalOnes) {
+TEST_F(RankPlanTest, ImpossibleKeysAreRefusedWithTheLegalOnes) {
   options.strategy.ulysses_shards = 3;
   EXPECT_THAT(error_of([&] { choose(4); }), HasSubstr("legal values: 1, 2, 4"));
   options.strategy.ulysses_shards.reset();
@@ -163,25 +163,25 @@ TEST_F(AutoPlanTest, ImpossibleKeysAreRefusedWithTheLegalOnes) {
   EXPECT_THAT(error_of([&] { choose(4); }), HasSubstr("nothing_of_this_name"));
 }
 
-TEST_F(AutoPlanTest, DeterministicRunsKeepTheRule) {
+TEST_F(RankPlanTest, DeterministicRunsKeepTheRule) {
   options.strategy.deterministic = true;
   const std::string rule =
       parallel::text(layout_by_rule(options, plan_run(options, model_), model_, 4), Softmax::kOnline);
   EXPECT_EQ(rule, "data 1 x context 4 (Ulysses 4 x ring 1)");
   for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
     options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
-    const AutoPlan planned = choose(4);
+    const RankPlan planned = choose(4);
     EXPECT_EQ(planned.layout_text, rule);
     EXPECT_FALSE(planned.next.has_value());
   }
 }
 
 // softmax=auto is what was measured as the faster, except where what was measured must not change a bit.
-TEST_F(AutoPlanTest, TheFasterSoftmaxIsTaken) {
+TEST_F(RankPlanTest, TheFasterSoftmaxIsTaken) {
   options.height = options.width = 640;  // attention is most of a step
   const auto softmax_with = [&](double gain) {
     options.hardware = folder_.write("any.yml", machine(1000, 1, 5, gain));
-    const AutoPlan planned = choose(4);
+    const RankPlan planned = choose(4);
     EXPECT_EQ(planned.layout_text.find("fixed_max") != std::string::npos, planned.softmax == Softmax::kFixedMax);
     return planned.softmax;
   };
@@ -199,26 +199,26 @@ TEST_F(AutoPlanTest, TheFasterSoftmaxIsTaken) {
 }
 
 // Ranks of one process share what is available to it.
-TEST_F(AutoPlanTest, WhatDoesNotFitIsNotChosen) {
+TEST_F(RankPlanTest, WhatDoesNotFitIsNotChosen) {
   options.height = options.width = 640;  // activations are more than weights here
   options.guidance_scale = 1;
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
-  const AutoPlan unlimited = choose(4);
+  const RankPlan unlimited = choose(4);
   const planner::Bytes needed = unlimited.bytes_per_rank * 4;
   EXPECT_EQ(choose(4, needed).layout_text, unlimited.layout_text);
-  const AutoPlan less = choose(4, needed - planner::Bytes(4096));
+  const RankPlan less = choose(4, needed - planner::Bytes(4096));
   EXPECT_LT(less.bytes_per_rank * 4, needed);
   // Where nothing fits there is a plan all the same, for admission to refuse.
-  const AutoPlan nothing = choose(4, planner::Bytes(1000));
+  const RankPlan nothing = choose(4, planner::Bytes(1000));
   EXPECT_LE(nothing.bytes_per_rank, unlimited.bytes_per_rank);
   EXPECT_FALSE(nothing.next.has_value());
 }
 
 // With weights of its own size: twelve layers of 1.3B.
-class WeightPlanTest : public AutoPlanTest {
+class WeightPlanTest : public RankPlanTest {
  protected:
   WeightPlanTest() { options.guidance_scale = 1; }
-  AutoPlan choose(const Job& job, std::optional<planner::Bytes> available = {}) const {
+  RankPlan choose(const Job& job, std::optional<planner::Bytes> available = {}) const {
     return choose_run({plan_run(options, large_), large_, memory(), job, available});
   }
   MemoryQuestion memory() const { return {options, model_configs(large_)}; }
@@ -247,7 +247,7 @@ TEST_F(WeightPlanTest, WhatDoesNotFitIsStreamedOrSharedWhicheverIsFaster) {
   };
   EXPECT_EQ(with(1000, 5, false).layout.weight_shards, 1);
   EXPECT_THAT(with(1000, 5, false).text(), Not(HasSubstr("memory is short")));
-  const AutoPlan shared = with(1000, 0.001), streamed = with(0.001, 10);
+  const RankPlan shared = with(1000, 0.001), streamed = with(0.001, 10);
   EXPECT_GT(shared.layout.weight_shards, 1) << shared.text();
   EXPECT_THAT(shared.text(), HasSubstr("memory is short of all weights: fsdp_parallelism="));
   EXPECT_THAT(shared.text(), HasSubstr("weight_memory="));
@@ -280,7 +280,7 @@ TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
   const planner::Bytes between = none + (all - none) / 2;
   EXPECT_THAT(choose(job, between).text(), HasSubstr("weight_memory="));
   options.keeps_what_fits = true;
-  const AutoPlan fits = choose(job, all), less = choose(job, between), least = choose(job, none - planner::Bytes(1));
+  const RankPlan fits = choose(job, all), less = choose(job, between), least = choose(job, none - planner::Bytes(1));
   EXPECT_EQ(fits.keep_weights, KeepWeights::kAll);
   EXPECT_THAT(fits.text(), Not(HasSubstr("memory is short")));
   EXPECT_NE(less.keep_weights, KeepWeights::kAll);
@@ -289,7 +289,7 @@ TEST_F(WeightPlanTest, SeveralVideosKeepWhatFits) {
   EXPECT_EQ(less.predicted.step.critical().weights, 0);
   EXPECT_EQ(least.keep_weights, KeepWeights::kNone);
   EXPECT_THAT(least.text(), HasSubstr("keep_weights=none is taken; memory is short of all weights: weight_memory="));
-  const AutoPlan nothing = choose(job, planner::Bytes(1000));
+  const RankPlan nothing = choose(job, planner::Bytes(1000));
   EXPECT_TRUE(least.fits);
   EXPECT_FALSE(nothing.fits);
   EXPECT_THAT(nothing.text(), Not(HasSubstr("keep_weights=")));
@@ -311,7 +311,7 @@ TEST_F(WeightPlanTest, AStreamFitsTheComparisonWithOneRank) {
   EXPECT_THAT(choose(job, between).text(), Not(HasSubstr("weight_memory=")));
   options.compare_one_rank = true;
   EXPECT_THAT(choose(job, alone).text(), Not(HasSubstr("weight_memory=")));
-  const AutoPlan compared = choose(job, between);
+  const RankPlan compared = choose(job, between);
   EXPECT_THAT(compared.text(), HasSubstr(fmt::format("weight_memory={} takes", *weight_memory_to_fit(one, between))));
   EXPECT_GT(compared.predicted.step.critical().weights, 0) << compared.text();
   options.fsdp_parallelism = 4;
@@ -386,7 +386,7 @@ TEST_F(WeightPlanTest, LayersAreDividedWhereThatIsFaster) {
   EXPECT_EQ(choose(job).layout.tensor, 1) << choose(job).text();
   const TransformerMemory weights = transformer_memory(memory());
   const planner::Bytes available = choose(job).bytes_per_rank - planner::Bytes((weights.asked - weights.least) / 2);
-  const AutoPlan divided = choose(job, available);
+  const RankPlan divided = choose(job, available);
   EXPECT_GT(divided.layout.tensor, 1) << divided.text();
   EXPECT_EQ(divided.layout.weight_shards, 1);
   EXPECT_LE(divided.bytes_per_rank, available);
@@ -424,14 +424,14 @@ TEST_F(WeightPlanTest, ProcessesOfAHostShareOneCopy) {
   EXPECT_THAT(choose(processes(4, 1), apart - planner::Bytes(100'000'000)).text(), Not(HasSubstr("memory is short")));
 }
 
-TEST_F(AutoPlanTest, SequencesThatStayWholeArePlannedToo) {
+TEST_F(RankPlanTest, SequencesThatStayWholeArePlannedToo) {
   options.flash_min_seq_length = 100000;
-  const AutoPlan planned = choose(4);
+  const RankPlan planned = choose(4);
   EXPECT_FALSE(planned.layout.sharded);
   EXPECT_GT(planned.predicted.step.seconds, 0);
 }
 
-TEST_F(AutoPlanTest, OneProblemOfAttention) {
+TEST_F(RankPlanTest, OneProblemOfAttention) {
   attention::Problem problem;
   problem.batch = 2;
   problem.tokens = 4096;
@@ -461,8 +461,8 @@ TEST_F(AutoPlanTest, OneProblemOfAttention) {
 TEST(AgreedPlan, IsRankNulls) {
   std::atomic<int> agreed{0};
   comm::run_ranks(3, [&](comm::Communicator& world) {
-    const AutoPlan planned = agreed_plan(world, [&](const auto&) {
-      AutoPlan mine;
+    const RankPlan planned = agreed_plan(world, [&](const auto&) {
+      RankPlan mine;
       mine.layout.data = 7 + world.rank();
       mine.layout.context = {2, 3, Direction::kOpen, 4, 5, {}};
       for (int rank = 0; rank < 30; ++rank) mine.layout.context.shard_weights.push_back(1 + rank + world.rank());
@@ -484,7 +484,7 @@ TEST(AgreedPlan, AllRanksGiveUpTogether) {
   std::atomic<int> refused{0};
   comm::run_ranks(3, [&](comm::Communicator& world) {
     if (error_of([&] {
-          agreed_plan(world, [](const auto&) -> AutoPlan { throw Error("hardware=x: is not there"); });
+          agreed_plan(world, [](const auto&) -> RankPlan { throw Error("hardware=x: is not there"); });
         }) == "hardware=x: is not there")
       ++refused;
   });

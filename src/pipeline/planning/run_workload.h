@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "io/weights/tensor_encoder.h"
 #include "models/wan/workload.h"
 #include "parallel/layout.h"
 #include "pipeline/model_files/model_folder.h"
+#include "pipeline/planning/model_configs.h"
 #include "pipeline/planning/plan.h"
 #include "pipeline/settings/generate_options.h"
 #include "planner/memory_model.h"
@@ -36,17 +35,6 @@ struct MemoryQuestion {
   double share_of_first = 1;  // of the steps, those of the first of two experts
 };
 
-wan::ModelConfigs model_configs(const ModelFolder& model);
-// How the model's weights are stored: in the files that keys name, in the weights of `folder`, or, where it has configs
-// alone, as they are published. So count keys whose files are not here, and components of the folder that are not
-// whole: these are returned, as key=FILE.
-std::vector<std::string> use_stored_weights(const GenerateOptions& options, const std::filesystem::path& folder,
-                                            wan::ModelConfigs& configs);
-
-// Of the larger expert: as it is, and as `convert` would write it in this format.
-int64_t transformer_file_bytes(const wan::ModelConfigs& configs);
-int64_t converted_file_bytes(const wan::ModelConfigs& configs, const io::NumberFormatInfo& format);
-
 // Size, dtypes and threads that the question asks about.
 wan::RunSize run_size(const MemoryQuestion& question);
 
@@ -54,6 +42,7 @@ wan::RunSize run_size(const MemoryQuestion& question);
 std::function<planner::Workload(const parallel::ParallelLayout&, int ranks_here)> workload_by_layout(
     const MemoryQuestion& question);
 planner::MemoryPlan memory_plan(const MemoryQuestion& question);
+planner::Bytes peak_memory(const MemoryQuestion& question);  // of a process
 
 // Of a model, what is in memory between two runs.
 struct KeptWeights {
@@ -78,6 +67,6 @@ int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const Mo
 
 // How many of `ranks` ranks share the text encoder's layers: one with deterministic=true, because sums over ranks round
 // differently for every number of ranks.
-int prompt_ranks(bool deterministic, int ranks);
+int text_ranks(bool deterministic, int ranks);
 
 }  // namespace zoetrope::pipeline

@@ -20,9 +20,7 @@ bool leaves_streaming_open(const MemoryQuestion& question) {
          question.layout.weight_shards == 1;
 }
 
-bool fits(const MemoryQuestion& question, planner::Bytes available) {
-  return memory_plan(question).peak().total() <= available;
-}
+bool fits(const MemoryQuestion& question, planner::Bytes available) { return peak_memory(question) <= available; }
 
 }  // namespace
 

@@ -20,6 +20,7 @@ struct Way {
   planner::Question question;
   planner::Ranking ranking;
   std::optional<double> weight_memory = {};
+  std::string disk_note = {};
 
   const planner::Candidate& best() const { return *ranking.best(); }
   int tensor() const { return best().configuration.layout.tensor; }
@@ -65,7 +66,7 @@ std::optional<Way> streamed_around(const WeightsQuestion& asked, const planner::
   way.question.work.weights.ranks_here = ranks_here;
   way.question.work.weights_read = work.weights_read;
   way.question.memory = workload_by_layout(memory);
-  if (asked.add_disk) asked.add_disk(way.question, memory);
+  if (asked.add_disk) way.disk_note = asked.add_disk(way.question, memory);
   way.ranking = planner::search(way.question);
   return way;
 }
@@ -157,7 +158,7 @@ std::string note_of(const std::vector<Way>& ways, const WeightsQuestion& asked) 
 
 // With what asked.memory keeps from one video to the next.
 WeightsToFit fitted(const WeightsQuestion& asked) {
-  WeightsToFit choice{asked.question, {}, {}, asked.memory.options.keep_weights, {}};
+  WeightsToFit choice{asked.question, {}, {}, asked.memory.options.keep_weights, {}, {}};
   if (asked.available) {
     choice.question.least_memory = [memory = asked.memory](const parallel::ParallelLayout& layout, int ranks_here) {
       MemoryQuestion question = memory;
@@ -165,7 +166,8 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
       return workload_by_layout(with_least_weights(question))(layout, ranks_here);
     };
   }
-  if (asked.add_disk && choice.question.work.weights.fetched > 0) asked.add_disk(choice.question, asked.memory);
+  if (asked.add_disk && choice.question.work.weights.fetched > 0)
+    choice.disk_note = asked.add_disk(choice.question, asked.memory);
   choice.ranking = planner::search(choice.question);
   if (!asked.available) return choice;
   const std::optional<double> most = left_by_comparison(asked);
@@ -191,6 +193,7 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
   if (keeps_all(ways.front(), asked)) return choice;
   choice.note = note_of(ways, asked);
   choice.weight_memory = ways.front().weight_memory;
+  choice.disk_note = ways.front().disk_note;
   choice.question = std::move(ways.front().question);
   choice.ranking = std::move(ways.front().ranking);
   return choice;
@@ -222,7 +225,7 @@ WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
 KeepWeights weights_kept_to_fit(const MemoryQuestion& question, planner::Bytes available) {
   MemoryQuestion kept = question;
   for (const KeepWeights less : kLess) {
-    if (!kept.options.keeps_what_fits || memory_plan(kept).peak().total() <= available) break;
+    if (!kept.options.keeps_what_fits || peak_memory(kept) <= available) break;
     kept.options.keep_weights = less;
   }
   return kept.options.keep_weights;

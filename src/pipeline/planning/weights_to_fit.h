@@ -18,6 +18,7 @@ struct WeightsToFit {
   std::optional<double> weight_memory;  // that was chosen, GB
   KeepWeights keep_weights;             // from one video to the next
   std::string note;  // what was chosen instead of keeping all, and what else there was; empty: nothing, or nothing fits
+  std::string disk_note;  // add_disk's, where weights are streamed
 };
 
 struct WeightsQuestion {
@@ -25,8 +26,8 @@ struct WeightsQuestion {
   const MemoryQuestion& memory;             // of a process of it; its layout does not matter
   std::optional<planner::Bytes> available;  // to a process; unset: not known, and all weights are kept
   bool processes = false;                   // whether ranks are, and so could share weights
-  // Completes a question that streams: where the files are, how fast the disk is.
-  std::function<void(planner::Question&, const MemoryQuestion&)> add_disk = {};
+  // Completes a question that streams: where the files are, how fast the disk is. Returns what is said of that.
+  std::function<std::string(planner::Question&, const MemoryQuestion&)> add_disk = {};
 };
 // As the keys say where they say it. Before anything else, less is kept from one video to the next. Where nothing fits,
 // whatever is done, the question is as it was, but for what would be kept.

@@ -1,5 +1,5 @@
-// The keys `lora`, `lora_high` and `lora_low`: FILE:STRENGTH,FILE:STRENGTH. What becomes of
-// the files: merged_loras.h.
+// The keys `lora`, `lora_high` and `lora_low`: FILE:STRENGTH,FILE:STRENGTH. What becomes of the files:
+// merged_loras.h.
 #pragma once
 
 #include <string>

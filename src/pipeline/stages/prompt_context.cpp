@@ -1,4 +1,4 @@
-#include "pipeline/planning/prompt_context.h"
+#include "pipeline/stages/prompt_context.h"
 
 #include <algorithm>
 
@@ -34,12 +34,6 @@ std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan
     if (plan.guided) text += fmt::format(" not {}:{}", video.negative_prompt.size(), video.negative_prompt);
   }
   return text;
-}
-
-std::vector<int64_t> token_counts(const RunPlan& plan) {
-  std::vector<int64_t> counts;
-  for (const std::vector<int32_t>& ids : plan.prompt_ids) counts.push_back(std::ssize(ids));
-  return counts;
 }
 
 namespace {

@@ -49,8 +49,6 @@ std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan
 PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows);
 // Of prompts outside of a run, cleaned as there.
 PromptTokens prompt_tokens(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows);
-// Lengths of the tokens of plan.prompt_ids.
-std::vector<int64_t> token_counts(const RunPlan& plan);
 
 // Runs the text encoder in `dtype`; its weights are released before this returns. out [prompts, rows, text_dim] F32,
 // zero past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after

@@ -5,7 +5,7 @@
 
 #include "zoetrope/communicator.h"
 
-#include "pipeline/planning/prompt_context.h"
+#include "pipeline/stages/prompt_context.h"
 #include "pipeline/stages/stage.h"
 
 namespace zoetrope::pipeline {
