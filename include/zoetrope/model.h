@@ -234,11 +234,10 @@ struct TimedPhase {
 
 // What a step cache did.
 struct StepCacheReport {
-  std::string name;     // "MagCache"
-  std::string pattern;  // one letter per step: C computed, r reused
-  int64_t reused = 0;   // steps
-  // Of denoising: with cache_compare measured, else what the reused steps would have taken at the rate of the others.
-  double seconds_saved = 0;
+  std::string name;          // "MagCache"
+  std::string pattern;       // one letter per step: C computed, r reused
+  int64_t reused = 0;        // steps
+  double seconds_saved = 0;  // of denoising: see saving_measured
   // Of drift, where it reused something: relative L2 by which a full step that follows reused ones would have been off
   // with the residual that they reused, the largest; of a batch, of the video that is furthest off.
   std::optional<double> reuse_error;
@@ -247,6 +246,9 @@ struct StepCacheReport {
   // are those of the first segment; nothing where not all of them were denoised, as in a run that was resumed.
   std::optional<double> rel_l2;
   std::optional<double> velocity_rel_l2;
+  // With cache_compare, in a run that was not resumed: against the run without the cache. Else seconds_saved is what
+  // the reused steps would have taken at the rate of the others.
+  bool saving_measured = false;
 };
 
 // Relative L2 of what kv_exchange_dtype changed in the keys and in the values of a rank, the largest of any rank, layer

@@ -22,8 +22,9 @@
 #include "pipeline/model_files/int8_budget.h"
 #include "pipeline/model_files/merged_loras.h"
 #include "pipeline/planning/admission.h"
-#include "pipeline/planning/auto_plan.h"
+#include "pipeline/planning/memory_here.h"
 #include "pipeline/planning/plan.h"
+#include "pipeline/planning/rank_plan.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/ranks/agreement.h"
@@ -165,7 +166,7 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos, int64_t o
       weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? WeightsRead::kNotRead
                                                                                     : WeightsRead::kFromFiles) {}
 
-AutoPlan Run::plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world) {
+RankPlan Run::plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world) {
   const Run run(model, videos, 0, false);
   const GenerateOptions& o = run.options_;
   if (world == nullptr)
@@ -202,7 +203,7 @@ std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const MemoryQue
   if (!pass.available) return pricing;
   pricing.fits = [question = question, available = *pass.available](const std::vector<int>& weights) mutable {
     question.layout.context.shard_weights = weights;
-    return memory_plan(question).peak().total() <= available;
+    return peak_memory(question) <= available;
   };
   return pricing;
 }
@@ -213,7 +214,7 @@ KnownPrompts* Run::kept_prompts() const {
 
 MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<parallel::Softmax> softmax) const {
   MemoryQuestion question{options_,       open_.memory.configs,
-                          layout,         token_counts(plan_),
+                          layout,         plan_.token_counts(),
                           open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
   if (softmax) question.options.strategy.softmax = softmax;
   question.known_prompts = open_.prompts.bytes();
@@ -239,33 +240,28 @@ std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
   return planner::Bytes::of_gigabytes(least);
 }
 
-AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available,
+RankPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                          const machine::Heartbeat& heartbeat) const {
   const MemoryQuestion memory = memory_question({});
   return choose_run({plan_, model_, memory, job, available}, heartbeat);
 }
 
-AutoPlan Run::agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const {
+RankPlan Run::agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const {
   const Job job = job_of(world, options_.threads, options_.hardware, &open_.links);
   return agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, available, heartbeat); });
 }
 
-std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
-                            Stop stop) {
+std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
   const comm::RecordingScope recording(world, trace_.get());
-  if (!options_.decode) stop = Stop::kAfterDenoise;
+  const Stop stop = options_.decode ? Stop::kAfterOutput : Stop::kAfterDenoise;
   // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
   require_same_run(world);
   const std::optional<planner::Bytes> free = available(&world);
-  const AutoPlan planned = agreed_ranks(world, free);
+  const RankPlan planned = agreed_ranks(world, free);
   const ParallelLayout& layout = planned.layout;
-  const int64_t heads = model_.experts[0].config.num_attention_heads;
-  check(layout, world.size(), heads);
-  attention::Strategy strategy =
-      attention::parse_strategy(options_.strategy, layout.context.ranks(), heads / layout.tensor);
-  strategy.softmax = planned.softmax;
+  const attention::Strategy strategy = strategy_of(planned, world.size());
   RunJournal journal = open_journal(world, callbacks);
   std::vector<int64_t> seeds = journal.from.run.seeds;
   if (!journal.resumes)
@@ -282,11 +278,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
   std::vector<Tensor> frames(videos_.size());
-  std::deque<Output> outputs;
-  for (size_t v = 0; v < videos_.size(); ++v) {
-    outputs.emplace_back(writes ? open_output(sinks.empty() ? OpenSink() : sinks[v], v, seeds[v], frames[v]) : nullptr,
-                         writes ? videos_[v].dump : "");
-  }
+  std::deque<Output> outputs = writes ? open_outputs(sinks, seeds, frames) : std::deque<Output>(videos_.size());
   if (journal.resumes && writes && callbacks.note && !options_.dump.empty())
     callbacks.note(
         fmt::format("dump={}: holds what is computed from here on, nothing of what was done before", options_.dump));
@@ -331,7 +323,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   if (world.rank() != 0) return results;
   for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
-  if (options_.cache_compare) compare(uncached, velocities.off(), results);
+  if (options_.cache_compare) compare(uncached, velocities.off(), journal.resumes, results);
   Video& result = results.front();
   if (result.step_cache) {
     result.timing += step_cache_text(*result.step_cache);
@@ -350,7 +342,25 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   return results;
 }
 
-void Run::note_plan(const AutoPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds,
+attention::Strategy Run::strategy_of(const RankPlan& planned, int ranks) const {
+  const ParallelLayout& layout = planned.layout;
+  const int64_t heads = model_.experts[0].config.num_attention_heads;
+  check(layout, ranks, heads);
+  attention::Strategy strategy =
+      attention::parse_strategy(options_.strategy, layout.context.ranks(), heads / layout.tensor);
+  strategy.softmax = planned.softmax;
+  return strategy;
+}
+
+std::deque<Run::Output> Run::open_outputs(const std::vector<OpenSink>& sinks, const std::vector<int64_t>& seeds,
+                                          std::vector<Tensor>& frames) const {
+  std::deque<Output> outputs;
+  for (size_t v = 0; v < videos_.size(); ++v)
+    outputs.emplace_back(open_output(sinks.empty() ? OpenSink() : sinks[v], v, seeds[v], frames[v]), videos_[v].dump);
+  return outputs;
+}
+
+void Run::note_plan(const RankPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds,
                     int ranks, const Callbacks& callbacks) const {
   callbacks.note(describe(planned, question, ranks));
   for (size_t v = 0; v < videos_.size(); ++v)
@@ -358,7 +368,7 @@ void Run::note_plan(const AutoPlan& planned, const MemoryQuestion& question, con
       callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
 }
 
-std::vector<MemoryQuestion> Run::fitting_questions(comm::Communicator& world, const AutoPlan& planned,
+std::vector<MemoryQuestion> Run::fitting_questions(comm::Communicator& world, const RankPlan& planned,
                                                    std::optional<planner::Bytes> available) const {
   std::vector<MemoryQuestion> questions = {memory_question(planned.layout, planned.softmax)};
   questions.front().sharers = processes_on_this_host(world);
@@ -369,7 +379,7 @@ std::vector<MemoryQuestion> Run::fitting_questions(comm::Communicator& world, co
   return questions;
 }
 
-void Run::admit_weights(comm::Communicator& world, const AutoPlan& planned,
+void Run::admit_weights(comm::Communicator& world, const RankPlan& planned,
                         const std::vector<MemoryQuestion>& questions, const Callbacks& callbacks) const {
   const std::optional<double> streaming = questions.front().options.weight_memory;
   const bool streams = streaming != options_.weight_memory && planned.layout.weight_shards == 1;
@@ -414,13 +424,16 @@ std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const Parall
 }
 
 // The report is one of the batch: of the video that is furthest off.
-void Run::compare(const std::vector<Video>& uncached, std::optional<double> velocity_off, std::vector<Video>& results) {
+void Run::compare(const std::vector<Video>& uncached, std::optional<double> velocity_off, bool resumed,
+                  std::vector<Video>& results) {
   StepCacheReport& report = *results.front().step_cache;
   report.velocity_rel_l2 = velocity_off;
   report.rel_l2 = 0;
   for (size_t v = 0; v < results.size(); ++v)
     report.rel_l2 = std::max(*report.rel_l2, relative_l2(results[v].latents, uncached[v].latents));
+  if (resumed) return;  // it took only the time of the steps that were left
   report.seconds_saved = uncached.front().denoise_seconds - results.front().denoise_seconds;
+  report.saving_measured = true;
 }
 
 void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout& run_layout,
@@ -483,7 +496,7 @@ std::string Run::inputs_text() const {
 
 std::string Run::describe(int ranks) const {
   const std::optional<planner::Bytes> free = available(nullptr);
-  const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
+  const RankPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
   const MemoryQuestion question = memory_question(planned.layout, planned.softmax);
   return describe(planned, free ? as_it_fits(question, *free) : question, ranks);
 }
@@ -491,7 +504,7 @@ std::string Run::describe(int ranks) const {
 Forecast Run::forecast(int ranks, int processes_here) const {
   const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), processes_here);
   const std::optional<planner::Bytes> free = planner::tightest(limits);
-  const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
+  const RankPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
   MemoryQuestion question = memory_question(planned.layout, planned.softmax);
   question.sharers = processes_here;
   question.options.keep_weights = planned.keep_weights;
@@ -504,19 +517,21 @@ Forecast Run::forecast(int ranks, int processes_here) const {
     const planner::RunPrediction& predicted = planned.predicted;
     forecast.seconds = predicted.total() - (weights_ == WeightsRead::kNotRead ? predicted.load : 0);
   }
-  forecast.memory = memory_plan(question).peak().total();
+  forecast.memory = peak_memory(question);
   if (free && forecast.memory > *free) {
     const MemoryQuestion fitting = as_it_fits(question, *free);
-    forecast.streams = fitting.options.weight_memory != question.options.weight_memory;
-    forecast.memory = memory_plan(fitting).peak().total();
+    forecast.short_of_memory = fitting.options.weight_memory != question.options.weight_memory;
+    forecast.memory = peak_memory(fitting);
   }
+  forecast.streams = forecast.short_of_memory || question.options.weight_memory ||
+                     question.options.weights_in_memory == WeightsInMemory::kAsStored;
   if (free && forecast.memory > *free)
     forecast.refusal =
         refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
   return forecast;
 }
 
-std::string Run::describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const {
+std::string Run::describe(const RankPlan& planned, const MemoryQuestion& question, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
   const std::string dtype = dtype_word(plan_.dtype) + int8_words(model_, plan_);
@@ -545,7 +560,7 @@ std::string Run::describe(const AutoPlan& planned, const MemoryQuestion& questio
 
 std::vector<Video> Run::run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
   comm::RankOptions ranks = rank_options(options_);
-  ranks.trace = recorder();
+  ranks.trace = trace_.get();
   std::vector<Video> results;
   comm::run_ranks(
       static_cast<int>(options_.ranks.value_or(1)),

@@ -18,9 +18,8 @@
 #include "pipeline/inputs/inputs.h"
 #include "pipeline/model_files/model_folder.h"
 #include "pipeline/outputs/dump.h"
-#include "pipeline/planning/auto_plan.h"
 #include "pipeline/planning/plan.h"
-#include "pipeline/planning/prompt_context.h"
+#include "pipeline/planning/rank_plan.h"
 #include "pipeline/planning/run_workload.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/records/journal.h"
@@ -29,6 +28,7 @@
 #include "pipeline/stages/decode_frames.h"
 #include "pipeline/stages/denoise.h"
 #include "pipeline/stages/model_weights.h"
+#include "pipeline/stages/prompt_context.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -68,7 +68,8 @@ struct OpenModel {
 struct Forecast {
   std::optional<double> seconds;                  // of the whole; unset where no profile speaks of this machine
   planner::Bytes memory;                          // the most that a process needs
-  bool streams = false;                           // not all weights fit: some are read or converted in every step
+  bool streams = false;                           // some weights are read or converted in every step
+  bool short_of_memory = false;                   // that is so, or less is kept, because not all of them fit
   std::string layout;                             // how the ranks are used, in words
   std::string refusal;                            // why it does not fit, with what would; empty: it fits
   int64_t width = 0, height = 0, num_frames = 0;  // with max_area and pose_video after their files
@@ -86,14 +87,16 @@ class Run {
 
   // Of such runs, before one: what they can keep from one to the next, and on rank 0 whether they fit. Reads no
   // pictures and videos. Collective over `world`; null: of options.ranks threads of this process.
-  static AutoPlan plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world);
+  static RankPlan plan_before(OpenModel& model, const std::vector<GenerateOptions>& videos, comm::Communicator* world);
 
-  // Instead of the options' journal and resume. On rank 0's process, before it runs. `begun`: when there is a new one.
-  // `named`: the folder that a user resumes. `required`: where none can be begun the run ends; else it does without.
-  void use_journal(const std::string& folder, const std::string& named, bool resumes, bool required = true,
-                   std::function<void()> begun = {}) {
-    journal_ = {folder, named, resumes, required, std::move(begun)};
-  }
+  struct JournalKeys {
+    std::string folder, named;  // where it is noted, and what a user resumes; empty: it is not noted
+    bool resumes = false;
+    bool required = true;           // where none can be begun the run ends; else it does without
+    std::function<void()> begun{};  // is called when there is a new one
+  };
+  // Instead of the options' journal and resume. On rank 0's process, before it runs.
+  void use_journal(JournalKeys keys) { journal_ = std::move(keys); }
 
   // Has what every rank computes in the first segment checked, on rank 0 against a run on one rank; with
   // compare_one_rank. Must outlive run().
@@ -102,10 +105,8 @@ class Run {
   // Waits last as long as `world` of run() says; else the time of a step decides, where comm_timeout is unset.
   void keep_timeout() { keeps_timeout_ = true; }
 
-  enum class Stop { kAfterDenoise, kAfterOutput };
   // Collective over `world`. Rank 0 opens the sinks, one per video; without any it returns the frames.
-  std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
-                         Stop stop = Stop::kAfterOutput);
+  std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks);
   // Over options.ranks threads of this process.
   std::vector<Video> run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks);
   // One line per fact: model, size, degrees, values that override the checkpoint's.
@@ -117,8 +118,6 @@ class Run {
   // Of the first video, with what a budget chose in its place.
   const GenerateOptions& options() const { return videos_.front(); }
   RunIdentity identity(std::vector<int64_t> seeds) const;
-  // Where options.trace records, for comm::RankOptions; null without it.
-  trace::Trace* recorder() const { return trace_.get(); }
   std::string inputs_fingerprint() const;  // of pictures, videos and noise: "NAME=<hash>" lines
 
  private:
@@ -142,6 +141,7 @@ class Run {
     bool resumes = false;
     RunRecord from;  // where it resumes: the same on every rank
   };
+  enum class Stop { kAfterDenoise, kAfterOutput };
   // One pass over the ranks of a communicator.
   struct Pass {
     const parallel::ParallelLayout& layout;
@@ -154,7 +154,7 @@ class Run {
     std::optional<double> weight_memory;  // of the run, GB: what the options say or what fits; unset: all
     Stop stop = Stop::kAfterDenoise;
     KnownPrompts* prompts = nullptr;               // null: the text encoder runs, and nothing is remembered
-    const AutoPlan* planned = nullptr;             // to compare with; null: not
+    const RankPlan* planned = nullptr;             // to compare with; null: not
     const MemoryQuestion* admitted = nullptr;      // of weights that may be kept; null: they are not
     trace::Trace* trace = nullptr;                 // null: not recorded
     const RunJournal* journal = nullptr;           // null: not noted
@@ -169,19 +169,18 @@ class Run {
   // Collective. Ranks that were started with other settings, or found other files, are refused.
   void require_same_run(comm::Communicator& world) const;
   // Collective. What is asked for, the run's first, with the weight_memory that fits them all.
-  std::vector<MemoryQuestion> fitting_questions(comm::Communicator& world, const AutoPlan& planned,
+  std::vector<MemoryQuestion> fitting_questions(comm::Communicator& world, const RankPlan& planned,
                                                 std::optional<planner::Bytes> available) const;
   // Collective. Refuses what does not fit.
-  void admit_weights(comm::Communicator& world, const AutoPlan& planned, const std::vector<MemoryQuestion>& questions,
+  void admit_weights(comm::Communicator& world, const RankPlan& planned, const std::vector<MemoryQuestion>& questions,
                      const Callbacks& callbacks) const;
-  void note_plan(const AutoPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds, int ranks,
+  void note_plan(const RankPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds, int ranks,
                  const Callbacks& callbacks) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
   struct PassState;
   void denoise_segment(PassState& state, int64_t segment);
   void encode_prompts(PassState& state) const;
-  Denoiser::Callbacks step_callbacks(PassState& state, int64_t segment, const Denoiser& denoiser,
-                                     Preview& preview) const;
+  Denoiser::Hooks step_hooks(PassState& state, int64_t segment, const Denoiser& denoiser, Preview& preview) const;
   void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
   void skip_segment(PassState& state, int64_t segment);
   bool uses_seed(const GenerateOptions& video) const;        // false where a file has the noise of every segment
@@ -195,7 +194,7 @@ class Run {
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
                                       const MemoryQuestion& admitted, const Observer& observer,
                                       const Callbacks& callbacks);
-  static void compare(const std::vector<Video>& uncached, std::optional<double> velocity_off,
+  static void compare(const std::vector<Video>& uncached, std::optional<double> velocity_off, bool resumed,
                       std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
@@ -212,19 +211,18 @@ class Run {
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,
                                  std::optional<parallel::Softmax> softmax = {}) const;
   MemoryQuestion memory_question(const Pass& pass) const;
-  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
+  RankPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
-  AutoPlan agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const;  // collective
-  std::string describe(const AutoPlan& planned, const MemoryQuestion& question, int ranks) const;
+  RankPlan agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const;  // collective
+  std::string describe(const RankPlan& planned, const MemoryQuestion& question, int ranks) const;
   std::string inputs_text() const;
+  attention::Strategy strategy_of(const RankPlan& planned, int ranks) const;
+  // On rank 0. `frames`: of videos without a sink.
+  std::deque<Output> open_outputs(const std::vector<OpenSink>& sinks, const std::vector<int64_t>& seeds,
+                                  std::vector<Tensor>& frames) const;
   std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;
 
-  struct JournalKeys {
-    std::string folder, named;
-    bool resumes = false, required = true;
-    std::function<void()> begun{};
-  };
   static JournalKeys journal_keys(const GenerateOptions& options);
 
   const RunFiles reads_;  // before anything is read

@@ -14,7 +14,6 @@
 #include "pipeline/inputs/inputs.h"
 #include "pipeline/memory_report.h"
 #include "pipeline/outputs/dump.h"
-#include "pipeline/planning/prompt_context.h"
 #include "pipeline/planning/step_cache_settings.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/predicted_report.h"
@@ -27,6 +26,7 @@
 #include "pipeline/stages/denoise.h"
 #include "pipeline/stages/finite.h"
 #include "pipeline/stages/phases.h"
+#include "pipeline/stages/prompt_context.h"
 #include "pipeline/stages/prompt_ranks.h"
 #include "tensor/copy_of.h"
 
@@ -196,15 +196,14 @@ void Run::encode_prompts(PassState& s) const {
 }
 
 // What a denoiser tells between its steps: what is dumped, noted and shown of them. What it is given must outlive it.
-Denoiser::Callbacks Run::step_callbacks(PassState& s, int64_t segment, const Denoiser& denoiser,
-                                        Preview& preview) const {
+Denoiser::Hooks Run::step_hooks(PassState& s, int64_t segment, const Denoiser& denoiser, Preview& preview) const {
   const bool first = s.world.rank() == 0;
   const std::string prefix = prefix_of(segment);
   const int64_t before = segment * s.pass.plan.steps();
-  Denoiser::Callbacks callbacks;
-  callbacks.cancelled = s.callbacks.cancelled;
-  if (first) callbacks.layer = s.callbacks.layer;
-  callbacks.step = [=, this, &s, &denoiser, &preview](const Denoiser::StepDone& done) {
+  Denoiser::Hooks hooks;
+  hooks.cancelled = s.callbacks.cancelled;
+  if (first) hooks.layer = s.callbacks.layer;
+  hooks.step = [=, this, &s, &denoiser, &preview](const Denoiser::StepDone& done) {
     for (int64_t v = 0; v < plan_.videos; ++v) {
       s.dump(v).add(fmt::format("{}velocity.{}", prefix, done.step), done.velocity.slice(0, v, v + 1));
       s.dump(v).add(fmt::format("{}latents.{}", prefix, done.step), done.latents.slice(0, v, v + 1));
@@ -224,7 +223,7 @@ Denoiser::Callbacks Run::step_callbacks(PassState& s, int64_t segment, const Den
     if (first && s.callbacks.step) s.callbacks.step(before + done.step + 1, plan_.total_steps(), done.seconds);
     preview.after(done, before);
   };
-  return callbacks;
+  return hooks;
 }
 
 // From noise to latents.
@@ -288,7 +287,7 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   if (first && s.callbacks.step && (segment == 0 || made > 0))
     s.callbacks.step(segment * pass.plan.steps() + made, plan_.total_steps(), 0);
   phase.emplace(lane, "phase: denoise");
-  denoiser.run(s.latents, step_callbacks(s, segment, denoiser, preview), made > 0 ? &from->denoise : nullptr);
+  denoiser.run(s.latents, step_hooks(s, segment, denoiser, preview), made > 0 ? &from->denoise : nullptr);
   phase.reset();
   attention::add(denoiser.attention_counters(), s.attention);
   attention::add(attention::sum_over_ranks(s.world, denoiser.attention_counters()), s.attention_of_all);
@@ -296,8 +295,6 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
   const bool last = segment + 1 == plan_.segments.count;
   s.weights = last ? nullptr : denoiser.weights();
-  // Once: with what is decoded, or here where nothing is.
-  if (pass.trace != nullptr && last && pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *pass.trace);
 }
 
 std::string Run::prefix_of(int64_t segment) const {
@@ -322,8 +319,6 @@ void Run::take_latents(PassState& s, const RunRecord& from) {
   draw_noise(s, from.segment);
   if (from.tail) s.tail = copy_of(from.tail);
   std::memcpy(s.latents.view().raw(), from.latents.view().raw(), s.latents.view().bytes());
-  const bool last = from.segment + 1 == plan_.segments.count;
-  if (s.pass.trace != nullptr && last && s.pass.stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *s.pass.trace);
 }
 
 // From latents to frames of the output, and to those that the next segment begins with.
@@ -440,7 +435,10 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
     }
     for (int64_t v = 0; v < plan_.videos; ++v)
       results[static_cast<size_t>(v)].latents = copy_of(latents.slice(0, v, v + 1));
-    if (pass.stop == Stop::kAfterDenoise && last) break;
+    if (pass.stop == Stop::kAfterDenoise && last) {
+      if (pass.trace != nullptr) comm::gather_trace(world, *pass.trace);  // else with what is decoded
+      break;
+    }
     decode_segment(s, segment, latents);
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
     if (pass.layout.vae_ranks == world.size() || !last) s.memory.gather();

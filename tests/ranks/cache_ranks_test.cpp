@@ -87,6 +87,7 @@ pipeline::GenerateOptions options_of(const char* model, const Layout& layout, co
   options.seed = 3;
   options.dtype = pipeline::dtype_of(dtype);
   options.threads = 1;
+  options.decode = false;
   options.data_parallelism = layout.data;
   options.strategy.ulysses_shards = layout.ulysses;
   return options;
@@ -108,7 +109,7 @@ Video run(const pipeline::GenerateOptions& options, comm::Communicator& world) {
     video = open.lock();
     if (!video) open = video = std::make_shared<OpenRun>(options);
   }
-  Video result = std::move(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
+  Video result = std::move(video->run.run(world, {}, {}).front());
   world.barrier();  // so that the object is shared to the end
   video.reset();
   world.barrier();  // and the next run opens its own
@@ -123,9 +124,7 @@ const Video& alone(const std::string& key, const pipeline::GenerateOptions& opti
   Video& result = known[key];
   if (!result.latents) {
     const auto video = std::make_shared<OpenRun>(options);
-    comm::run_ranks(1, [&](comm::Communicator& one) {
-      result = std::move(video->run.run(one, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
-    });
+    comm::run_ranks(1, [&](comm::Communicator& one) { result = std::move(video->run.run(one, {}, {}).front()); });
   }
   return result;
 }

@@ -109,6 +109,7 @@ pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
   options.seed = 3;
   options.dtype = pipeline::dtype_of(dtype);
   options.threads = 1;
+  options.decode = false;
   options.check_finite = false;  // a flipped byte may be one of an exponent
   add_inputs(job, options);
   if (*job.lora != 0) options.lora = {{fmt::format("{}/loras/{}.safetensors", kGoldenFolder, job.lora), 0.8}};
@@ -162,9 +163,7 @@ const Tensor& reference(const Job& job, const std::string& dtype, comm::Communic
   const bool processes = world.size() > world.ranks_in_this_process();
   if (!processes || world.rank() == 0) {
     const auto video = std::make_shared<OpenRun>(options_of(job, dtype), job.videos);
-    comm::run_ranks(1, [&](comm::Communicator& alone) {
-      latents = joined(video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise));
-    });
+    comm::run_ranks(1, [&](comm::Communicator& alone) { latents = joined(video->run.run(alone, {}, {})); });
   }
   if (processes) share(latents, world);
   return latents;
@@ -193,7 +192,7 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       shared = video = std::make_shared<OpenRun>(options, job.videos);
     }
   }
-  Tensor latents = joined(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise));
+  Tensor latents = joined(video->run.run(world, {}, {}));
   world.barrier();  // so that the object is shared to the end
   return latents;
 }

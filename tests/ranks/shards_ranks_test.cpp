@@ -92,6 +92,7 @@ pipeline::GenerateOptions options_of(const Job& job) {
   options.seed = 3;
   options.dtype = pipeline::dtype_of("float32");
   options.threads = 1;
+  options.decode = false;
   if (std::string_view(job.model) == "wan21_vace") {
     options.num_frames = 5;
     options.control_video = fmt::format("{}/tests/ranks/control_video", kBuildFolder);
@@ -130,9 +131,7 @@ const Video& alone(const Job& job) {
   Video& result = known[job.name];
   if (!result.latents) {
     const auto video = std::make_shared<OpenRun>(options_of(job));
-    comm::run_ranks(1, [&](comm::Communicator& one) {
-      result = std::move(video->run.run(one, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
-    });
+    comm::run_ranks(1, [&](comm::Communicator& one) { result = std::move(video->run.run(one, {}, {}).front()); });
   }
   return result;
 }
@@ -157,7 +156,7 @@ void moving_shards_match_one(const Job& job, const Layout& layout, comm::Communi
     }
   }
   MadeUpTimes times(world);
-  const Video ours = std::move(video->run.run(times, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
+  const Video ours = std::move(video->run.run(times, {}, {}).front());
   world.barrier();  // so that the object is shared to the end
   video.reset();
   world.barrier();

@@ -29,6 +29,21 @@ std::string words_of(bool (*wanted)(const NumberFormatInfo&)) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+// The format of the options. Throws Error for words of none, and for those that can only be read.
+const NumberFormatInfo& wanted_format(const ConvertOptions& options) {
+  const auto all = [](const NumberFormatInfo&) { return true; };
+  if (options.format.empty()) fail("format: name the format to write, as format=FORMAT; there are {}", words_of(all));
+  std::string word = dtype_spelling(lower_case(options.format));
+  if (word == "float32") word = "f32";
+  if (word == "float16" || word == "fp16") word = "f16";
+  if (const NumberFormatInfo* info = io::find_number_format(word)) return *info;
+  const bool searched = word.starts_with("iq") || word.find("_k") != std::string::npos;
+  fail("format={}: {}; there are {}", options.format,
+       searched ? "is read but not made, because its scales come from a search that has no exact definition"
+                : "there is no such format",
+       words_of(all));
+}
+
 // Layers that repeat, by the hub's names: what published files have quantised.
 bool in_block(const std::string& name) {
   constexpr const char* kBlocks[] = {"blocks.", "vace_blocks.", "encoder.block.", "vision_model.encoder.layers."};
@@ -186,20 +201,6 @@ Shape PlannedTensor::shape_of_codes() const {
 }
 
 std::string PlannedTensor::layer() const { return to.substr(0, to.size() - kWeight.size()); }
-
-const NumberFormatInfo& wanted_format(const ConvertOptions& options) {
-  const auto all = [](const NumberFormatInfo&) { return true; };
-  if (options.format.empty()) fail("format: name the format to write, as format=FORMAT; there are {}", words_of(all));
-  std::string word = dtype_spelling(lower_case(options.format));
-  if (word == "float32") word = "f32";
-  if (word == "float16" || word == "fp16") word = "f16";
-  if (const NumberFormatInfo* info = io::find_number_format(word)) return *info;
-  const bool searched = word.starts_with("iq") || word.find("_k") != std::string::npos;
-  fail("format={}: {}; there are {}", options.format,
-       searched ? "is read but not made, because its scales come from a search that has no exact definition"
-                : "there is no such format",
-       words_of(all));
-}
 
 Container wanted_container(const ConvertOptions& options) {
   if (options.out.empty()) fail("out: name what to write, as out=FILE.safetensors, out=FILE.gguf or out=FOLDER/");

@@ -42,8 +42,6 @@ struct ConvertPlan {
   std::vector<std::string> notes;
 };
 
-// The format of the options. Throws Error for words of none, and for those that can only be read.
-const io::NumberFormatInfo& wanted_format(const ConvertOptions& options);
 // By the ending of the output, which must have the format.
 Container wanted_container(const ConvertOptions& options);
 

@@ -79,12 +79,8 @@ std::vector<std::string> differences(const std::map<std::string, std::string>& k
     return found == of.end() || found->second.empty() ? std::string("unset") : found->second;
   };
   std::vector<std::string> all;
-  std::map<std::string, std::string> keys = kept;
-  keys.insert(asked.begin(), asked.end());
-  for (const auto& [key, unused] : keys) {
-    const std::string there = word(kept, key), here = word(asked, key);
-    if (there != here) all.push_back(fmt::format("{} is {} there and {} here", key, there, here));
-  }
+  for (const std::string& key : differing(kept, asked))
+    all.push_back(fmt::format("{} is {} there and {} here", key, word(kept, key), word(asked, key)));
   return all;
 }
 

@@ -92,8 +92,9 @@ void replay(const Decoding& decoding, const Journal* journal, const FrameOutput&
 // Of one video on one rank, which has rows of every frame or all of them.
 class VideoDecode {
  public:
-  // `keeper`: null where it is not noted how far this is. `done`: frames that are decoded already.
-  VideoDecode(const Decoding& decoding, const FrameOutput& output, DecodeJournal* keeper, int64_t done)
+  // `keeper`: null where it is not noted how far this is. `done`: frames that are decoded already. `tiled`: in tiles,
+  // which no keeper can note.
+  VideoDecode(const Decoding& decoding, const FrameOutput& output, DecodeJournal* keeper, int64_t done, bool tiled)
       : decoding_(decoding),
         stage_(decoding.stage),
         options_(stage_.options),
@@ -106,6 +107,7 @@ class VideoDecode {
         heartbeat_(decoders_, kOutputHeartbeat),
         waited_before_(decoders_.counters().wait_seconds),
         keeper_(keeper),
+        tiled_(tiled),
         handed_over_(done) {
     if (output.sink == nullptr) return;
     const Shape frame{options_.height, options_.width, 3};
@@ -124,12 +126,12 @@ class VideoDecode {
   void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */, int64_t video) {
     tell(handed_over_);
     const wan::FrameCallback sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
-    if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, latents.shape())) {
+    if (tiled_) {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
         stop_if_cancelled(stage_.callbacks.cancelled, kWhileDecoding);
         if (queue_) decoding_.beat();
-        tell(part_.frames * done / total);
+        tell((part_.left_out + part_.frames) * done / total);
       };
       wan::decode_tiled(stream_, decoder, stage_.model.vae_config, latents, sink, tick);
     } else {
@@ -269,6 +271,7 @@ class VideoDecode {
   RankHeartbeat heartbeat_;
   const double waited_before_;
   DecodeJournal* const keeper_;
+  const bool tiled_;
   TensorView frame_;   // rank 0's, under way
   TensorView unused_;  // the queue's next, not pushed yet
   int64_t handed_over_;
@@ -314,7 +317,7 @@ void decode_video(const Decoding& decoding, wan::VaeDecoder& decoder, const Tens
   const int64_t kept = frames_of_output(output.part, done);
   if (journal != nullptr) journal->keep_frames(place_in_journal(stage, output.part, video) + kept);
   if (kept > 0) replay(decoding, journal, output, video, kept);
-  VideoDecode decode(decoding, output, keeper ? &*keeper : nullptr, done);
+  VideoDecode decode(decoding, output, keeper ? &*keeper : nullptr, done, tiled);
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
                             "phase: VAE decode");

@@ -411,7 +411,7 @@ void Denoiser::begin_part(const std::string& part) {
   tensor_->set_step(part);
 }
 
-void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const DenoiseState* from) {
+void Denoiser::run(const TensorView& latents, const Hooks& hooks, const DenoiseState* from) {
   sampling::Solver* const solver = solver_.get();
   const int64_t steps = solver->steps();
   if (from != nullptr) restore(*from, static_cast<size_t>(latents.size()));
@@ -419,20 +419,20 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
       setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_samples() : int64_t{1});
   for (int64_t i = from != nullptr ? from->solver.next : 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
-    load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
+    load_expert(setup_.plan.expert_at(timestep), hooks.cancelled);
     setup_.weights.require_unchanged(expert_);
     step_ = fmt::format("step {} of {}", i + 1, steps);
     begin_part(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
     const std::string in_step = "in " + step_;
-    stop_if_cancelled(callbacks.cancelled, in_step);
+    stop_if_cancelled(hooks.cancelled, in_step);
     int64_t layer = 0;
     const Probe progress = [&](std::string_view tensor, const TensorView&) {
-      stop_if_cancelled(callbacks.cancelled, in_step);
+      stop_if_cancelled(hooks.cancelled, in_step);
       constexpr std::string_view kBlock = "block.";
       if (!tensor.starts_with(kBlock) || tensor.find('.', kBlock.size()) != std::string_view::npos) return;
       begin_part(fmt::format("{}, after layer {} of {}", step_, ++layer, layers));
-      if (callbacks.layer) callbacks.layer(layer, layers);
+      if (hooks.layer) hooks.layer(layer, layers);
     };
     const Probe probe = [&](std::string_view tensor, const TensorView& value) {
       if (setup_.observer) setup_.observer(i, tensor, value);
@@ -475,15 +475,15 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks, const 
     timing_.add(phases::kDenoise, seconds);
     reuse_.count(i, decision, seconds, apart);
     if (setup_.step_timeout) world_.set_timeout(*setup_.step_timeout);
-    if (callbacks.step)
-      callbacks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});
+    if (hooks.step)
+      hooks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});
   }
   for (int64_t video = 0; video < setup_.plan.videos; ++video)
     put_given_frames(setup_.conditions, latents.slice(0, video, video + 1));
   if (setup_.step_timeout) world_.set_timeout(comm::RankOptions().timeout_seconds);
   expert_weights_->settle();
   setup_.weights.require_unchanged(expert_);
-  setup_.weights.finish_cache(expert_, callbacks.cancelled);
+  setup_.weights.finish_cache(expert_, hooks.cancelled);
   setup_.weights.report(expert_);
 }
 

@@ -23,12 +23,12 @@
 #include "parallel/layout.h"
 #include "pipeline/inputs/conditions.h"
 #include "pipeline/planning/plan.h"
-#include "pipeline/planning/prompt_context.h"
 #include "pipeline/ranks/partial_sum_ranks.h"
 #include "pipeline/ranks/shard_balance.h"
 #include "pipeline/ranks/shared_once.h"
 #include "pipeline/records/run_record.h"
 #include "pipeline/stages/model_weights.h"
+#include "pipeline/stages/prompt_context.h"
 #include "pipeline/stages/step_reuse.h"
 #include "trace/timing.h"
 
@@ -99,7 +99,7 @@ class Denoiser {
     TensorView velocity, latents;  // latents may be changed, on every rank alike
     double seconds;
   };
-  struct Callbacks {
+  struct Hooks {
     std::function<bool()> cancelled;
     std::function<void(int64_t done, int64_t total)> layer;  // of a step
     std::function<void(const StepDone&)> step;
@@ -107,8 +107,8 @@ class Denoiser {
   // latents [videos, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
   // alike, for the first value, step and rank that is NaN or infinite.
   // `from`: the state of another run after a step, which gave `latents`; the same on every rank. Null: from noise.
-  void run(const TensorView& latents, const Callbacks& callbacks, const DenoiseState* from = nullptr);
-  // Between two steps: in Callbacks::step. On rank 0, which decides what a step cache does.
+  void run(const TensorView& latents, const Hooks& hooks, const DenoiseState* from = nullptr);
+  // Between two steps: in Hooks::step. On rank 0, which decides what a step cache does.
   DenoiseState state() const;
 
   attention::Counters attention_counters() const;                                         // of this rank, all steps

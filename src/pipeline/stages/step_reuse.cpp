@@ -183,15 +183,10 @@ void StepReuse::restore(const DenoiseState& state) {
 std::string step_cache_text(const StepCacheReport& report) {
   std::string text = fmt::format("Step cache: {} reused {} of {} steps ({}), {} saved", report.name, report.reused,
                                  report.pattern.size(), report.pattern, duration_text(report.seconds_saved));
-  if (report.rel_l2) {
-    text += " against a run without it\n";
-    if (report.velocity_rel_l2)
-      text += fmt::format("Velocity of a step against no cache: relative L2 at most {:.3g}\n", *report.velocity_rel_l2);
-    text += fmt::format("Latents against no cache: relative L2 {:.3g}", *report.rel_l2);
-  } else {
-    text += " at the rate of the computed ones";
-  }
-  text += "\n";
+  text += report.saving_measured ? " against a run without it\n" : " at the rate of the computed ones\n";
+  if (report.velocity_rel_l2)
+    text += fmt::format("Velocity of a step against no cache: relative L2 at most {:.3g}\n", *report.velocity_rel_l2);
+  if (report.rel_l2) text += fmt::format("Latents against no cache: relative L2 {:.3g}\n", *report.rel_l2);
   if (report.reuse_error)
     text += fmt::format(
         "Velocity of steps after reused ones: with the same residual off by a relative L2 of {:.3g} at most\n",
