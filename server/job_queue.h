@@ -101,6 +101,7 @@ class JobQueue {
   void delete_oldest();
   void work();
   void run(const JobPointer& job);
+  void end_cancelled(const Job& job);  // of one that was deleted, or that the server does not see to its end
   bool save_until_kept(const Job& job, const JobRecord& record);
   Video run_model(const JobPointer& job);
   Video run_model(const JobPointer& job, const pipeline::GenerateOptions& options, bool counts /* as a start */);

@@ -121,6 +121,10 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
     const double seconds = std::chrono::duration<double>(SteadyClock::now() - times->begin).count();
     return seconds / counted * (total - done);
   };
+  const auto enter = [times](Progress& progress, const char* phase, int64_t done) {
+    if (progress.phase != phase) *times = {SteadyClock::now(), done};
+    progress.phase = phase;
+  };
   Callbacks callbacks;
   callbacks.cancelled = [this, job] { return job->cancelled || stopping_; };
   callbacks.note = [this, job](const std::string& text) {
@@ -134,12 +138,11 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
       changed(*job);
     }
   };
-  callbacks.step = [this, job, times, left](int64_t done, int64_t total, double) {
+  callbacks.step = [this, job, enter, left](int64_t done, int64_t total, double) {
     if (done > 0) metrics_.add_step();
     const std::lock_guard lock(mutex_);
     Progress& progress = job->progress;
-    if (progress.phase != "denoising") *times = {SteadyClock::now(), done};
-    progress.phase = "denoising";
+    enter(progress, "denoising", done);
     progress.step = done;
     progress.steps = total;
     progress.layer = 0;
@@ -155,11 +158,10 @@ Callbacks JobQueue::callbacks_of(const JobPointer& job) {
     progress.seconds_left = left(static_cast<double>(progress.step) + part, static_cast<double>(progress.steps));
     changed(*job);
   };
-  callbacks.frames = [this, job, times, left](int64_t done, int64_t total) {
+  callbacks.frames = [this, job, enter, left](int64_t done, int64_t total) {
     const std::lock_guard lock(mutex_);
     Progress& progress = job->progress;
-    if (progress.phase != "decoding") *times = {SteadyClock::now(), done};
-    progress.phase = "decoding";
+    enter(progress, "decoding", done);
     progress.layer = 0;
     progress.frame = done;
     progress.frames = total;
@@ -239,6 +241,16 @@ bool JobQueue::save_until_kept(const Job& job, const JobRecord& record) {
   }
 }
 
+void JobQueue::end_cancelled(const Job& job) {
+  const bool deleted = [&] {
+    const std::lock_guard lock(mutex_);
+    return job.deleted;
+  }();
+  if (deleted) store_.remove(job.record.id);
+  options_.log(
+      fmt::format("{}: {}", job.record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
+}
+
 void JobQueue::run(const JobPointer& job) {
   const SteadyClock::time_point begin = SteadyClock::now();
   options_.log(fmt::format("{}: started", job->record.id));
@@ -256,33 +268,21 @@ void JobQueue::run(const JobPointer& job) {
     failure = printable(without_folder(job->record.id, error.what())).substr(0, kMostShown);
     if (failure.empty()) failure = "the run failed";
   }
-  std::string how = failure.empty() ? "completed" : "failed";
   JobRecord record;
+  bool cancelled = false;
   {
     const std::lock_guard lock(mutex_);
-    if (job->deleted || ((stopping() || !models_.lost().empty()) && !failure.empty())) {
-      how = "cancelled";
-    } else {
-      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
-      record = job->record;
-      record.seconds_taken = seconds;
-      record.completed_at = std::time(nullptr);
-      record.status = failure.empty() ? JobStatus::kCompleted : JobStatus::kFailed;
-      record.error = failure;
-    }
+    cancelled = job->deleted || ((stopping() || !models_.lost().empty()) && !failure.empty());
+    const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+    record = job->record;
+    record.seconds_taken = seconds;
+    record.completed_at = std::time(nullptr);
+    record.status = failure.empty() ? JobStatus::kCompleted : JobStatus::kFailed;
+    record.error = failure;
   }
-  if (how != "cancelled" && !save_until_kept(*job, record)) how = "cancelled";
-  metrics_.add_run(how, denoise, decode);
-  if (how == "cancelled") {
-    const bool deleted = [&] {
-      const std::lock_guard lock(mutex_);
-      return job->deleted;
-    }();
-    if (deleted) store_.remove(job->record.id);
-    options_.log(
-        fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
-    return;
-  }
+  cancelled = cancelled || !save_until_kept(*job, record);
+  metrics_.add_run(cancelled ? "cancelled" : status_word(record.status), denoise, decode);
+  if (cancelled) return end_cancelled(*job);
   options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
                                : fmt::format("{}: failed: {}", record.id, failure));
   bool deleted = false;
