@@ -295,8 +295,9 @@ def a_failed_one_is_tried_again(folder):
     mark_failed(folder, identity)
     again = "[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Try again')"
     with Server(folder, "queue=1") as server:
-        running, waiting = server.create(LONG).ok()["id"], server.create().ok()["id"]
-        server.until_computing(running)
+        running = server.create(LONG).ok()["id"]
+        server.until_computing(running)  # before that it takes the one place of the queue
+        waiting = server.create().ok()["id"]
         with Browser(folder, server) as page:
             page.until("document.querySelector('#gallery .error') && document.querySelector('#gallery .error').textContent === 'memory ran out'")
             page.until(f"document.querySelectorAll('#queue li').length === 2 && {again}.click() === undefined")
