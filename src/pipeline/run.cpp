@@ -518,13 +518,13 @@ Forecast Run::forecast(int ranks, int processes_here) const {
     forecast.seconds = predicted.total() - (weights_ == WeightsRead::kNotRead ? predicted.load : 0);
   }
   forecast.memory = peak_memory(question);
+  MemoryQuestion fitting = question;
   if (free && forecast.memory > *free) {
-    const MemoryQuestion fitting = as_it_fits(question, *free);
+    fitting = as_it_fits(question, *free);
     forecast.short_of_memory = fitting.options.weight_memory != question.options.weight_memory;
     forecast.memory = peak_memory(fitting);
   }
-  forecast.streams = forecast.short_of_memory || question.options.weight_memory ||
-                     question.options.weights_in_memory == WeightsInMemory::kAsStored;
+  forecast.streams = work_of(fitting).weights.part(fitting.layout.tensor).fetched > 0;
   if (free && forecast.memory > *free)
     forecast.refusal =
         refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });

@@ -69,7 +69,7 @@ struct Forecast {
   std::optional<double> seconds;                  // of the whole; unset where no profile speaks of this machine
   planner::Bytes memory;                          // the most that a process needs
   bool streams = false;                           // some weights are read or converted in every step
-  bool short_of_memory = false;                   // that is so, or less is kept, because not all of them fit
+  bool short_of_memory = false;                   // less of them stays in memory than the keys ask for
   std::string layout;                             // how the ranks are used, in words
   std::string refusal;                            // why it does not fit, with what would; empty: it fits
   int64_t width = 0, height = 0, num_frames = 0;  // with max_area and pose_video after their files

@@ -1,8 +1,8 @@
 #include "pipeline/planning/admission.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/error.h"
 #include "pipeline/planning/memory_here.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/ranks/agreement.h"

@@ -9,7 +9,6 @@
 
 #include "pipeline/planning/run_workload.h"
 #include "pipeline/planning/what_would_fit.h"
-#include "pipeline/settings/generate_options.h"
 #include "planner/available.h"
 
 namespace zoetrope::pipeline {

@@ -104,7 +104,7 @@ std::string parts_text(const planner::StepPrediction& step) {
 
 // Of a question that streams, on this machine: whether files stay in memory, else how fast their disk is. Profiles that
 // are named say it themselves.
-// Returns what is said of it.
+// Returns a note on the disk; empty: there is none.
 std::string add_disk(const RunQuestion& q, Question& question, const MemoryQuestion& memory) {
   if (!memory.options.hardware.empty() || question.hardware.disk_read > 0 || question.work.weights.in_memory) return "";
   const int processes = q.job.processes ? q.job.ranks_per_host : 1;

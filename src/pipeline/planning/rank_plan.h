@@ -74,9 +74,9 @@ RankPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heart
 RankPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
-// Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, softmax and
-// keep_weights, or throw its Error. They receive every heartbeat, so that comm_timeout need not cover the whole.
-// Collective over `world`.
+// Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, softmax,
+// keep_weights and step_timeout, or throw its Error. They receive every heartbeat, so that comm_timeout need not cover
+// the whole. Collective over `world`.
 RankPlan agreed_plan(comm::Communicator& world, const std::function<RankPlan(const machine::Heartbeat&)>& decide);
 
 }  // namespace zoetrope::pipeline

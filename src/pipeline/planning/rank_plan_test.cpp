@@ -335,7 +335,8 @@ TEST_F(WeightPlanTest, AStreamFitsRunsOfEverySize) {
   const auto question = [&](planner::Bytes limit) {
     planner::Question q = run_question(plan, large_, asked, kRanks, planner::Objective::kThroughput);
     q.hardware = hardware;
-    q.ranks_here = q.work.weights.ranks_here = kRanks;
+    EXPECT_EQ(q.work.weights.ranks_here, kRanks);
+    q.ranks_here = kRanks;
     q.memory_limit = limit;
     return q;
   };
@@ -346,8 +347,11 @@ TEST_F(WeightPlanTest, AStreamFitsRunsOfEverySize) {
     SCOPED_TRACE(percent);
     const planner::Bytes limit = whole * percent / 100;
     asked.options.weight_memory.reset();
-    const WeightsToFit open = weights_to_fit({question(limit), asked, limit * kRanks, false});
+    const auto disk = [](planner::Question&, const MemoryQuestion&) { return std::string("a disk"); };
+    const WeightsToFit open = weights_to_fit({question(limit), asked, limit * kRanks, false, disk});
     ASSERT_NE(open.ranking.best(), nullptr);
+    // Of what was chosen, however many ways were looked at.
+    EXPECT_EQ(open.disk_note.empty(), !open.weight_memory) << open.disk_note;
     streams += open.weight_memory ? 1 : 0;
     for (const double factor : {1.1, 1.5, 2.0, 3.0}) {
       asked.options.weight_memory = least * factor;

@@ -1,21 +1,14 @@
 #include "pipeline/planning/run_workload.h"
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <map>
-#include <system_error>
 
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "base/index_range.h"
-#include "base/input_file.h"
-#include "base/json.h"
 #include "base/words.h"
 #include "comm/launcher.h"
 #include "io/media/extension.h"
 #include "io/media/video.h"
-#include "models/encoders/tensor_tables.h"
 #include "models/wan/step_work.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/weights.h"
@@ -23,8 +16,6 @@
 #include "parallel/exchange.h"
 #include "pipeline/inputs/given_inputs.h"
 #include "pipeline/inputs/inputs.h"
-#include "pipeline/model_files/component_files.h"
-#include "pipeline/model_files/convert_plan.h"
 #include "pipeline/outputs/frame_queue.h"
 #include "pipeline/settings/segments.h"
 #include "pipeline/settings/step_cache_options.h"

@@ -18,7 +18,7 @@ struct WeightsToFit {
   std::optional<double> weight_memory;  // that was chosen, GB
   KeepWeights keep_weights;             // from one video to the next
   std::string note;  // what was chosen instead of keeping all, and what else there was; empty: nothing, or nothing fits
-  std::string disk_note;  // add_disk's, where weights are streamed
+  std::string disk_note;  // add_disk's, of what was chosen; empty: it streams nothing
 };
 
 struct WeightsQuestion {

@@ -1,5 +1,7 @@
 #include "pipeline/planning/what_would_fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include "base/index_range.h"
 #include "base/words.h"
 #include "parallel/layout.h"
+#include "parallel/shards.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/settings/generate_options.h"
 #include "pipeline/settings/segments.h"
