@@ -186,6 +186,7 @@ class VideoDecode {
     if (!queue_ || !stage_.callbacks.frames) return;
     const int64_t now = std::clamp<int64_t>(decoded - part_.left_out, 0, part_.frames);
     if (now == told_ && now > 0) return;  // more than the video has
+    if (tiled_ && now < told_) return;    // the share of tiles was more
     told_ = now;
     stage_.callbacks.frames(part_.first + now, options_.num_frames);
   }

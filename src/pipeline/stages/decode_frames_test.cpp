@@ -60,14 +60,14 @@ struct Job {
   // The frames, by `ranks` ranks.
   std::vector<std::vector<uint8_t>> decode(int ranks, const std::function<void(size_t)>& meanwhile = {},
                                            trace::Trace* trace = nullptr) {
-    Tensor latents(DType::kF32, {1, 16, 5, 7, 4});
+    Tensor latents(DType::kF32, {1, 16, plan.latent[0], plan.latent[1], plan.latent[2]});
     for (int64_t i = 0; i < latents.size(); ++i)
       latents.data<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 0.01f * static_cast<float>(i % 97));
     Writer writer(options, meanwhile);
     comm::run_ranks(ranks,
                     [&](comm::Communicator& world) {
                       trace::Timing timing;
-                      const DecodedPart part{.frames = 17, .last = last};
+                      const DecodedPart part{.frames = options.num_frames, .last = last};
                       const FrameOutput output{world.rank() == 0 ? &writer : nullptr, {}, {}, part};
                       parallel::ParallelLayout layout;
                       layout.vae_ranks = decoding_ranks(options, plan, model, world.size());
@@ -99,6 +99,28 @@ TEST(DecodeFrames, AnyNumberOfRanksGivesTheFramesOfOne) {
       for (size_t i = 0; i < one[f].size(); ++i) most = std::max(most, std::abs(int{many[f][i]} - int{one[f][i]}));
       EXPECT_LE(most, 1) << "frame " << f << " of " << ranks << " ranks";
     }
+  }
+}
+
+// Of tiles it is their share, and with the last of them there are all frames.
+TEST(DecodeFrames, ProgressDoesNotGoBack) {
+  for (const bool tiled : {false, true}) {
+    SCOPED_TRACE(tiled);
+    Job job;
+    job.options.vae_tiling = tiled;
+    job.options.width = 288;  // two tiles
+    job.options.num_frames = 5;
+    job.plan.latent = {2, 7, 36};
+    std::vector<int64_t> told;
+    job.callbacks.frames = [&](int64_t done, int64_t total) {
+      EXPECT_EQ(total, 5);
+      told.push_back(done);
+    };
+    ASSERT_EQ(job.decode(1).size(), 5u);
+    EXPECT_TRUE(std::ranges::is_sorted(told));
+    EXPECT_EQ(told.front(), 0);
+    EXPECT_EQ(told.back(), 5);
+    EXPECT_EQ(std::ranges::count(told, 2), 1);
   }
 }
 
