@@ -232,12 +232,13 @@ class WanPipeline:
                     made += self._model.generate(videos[first:first + batch_size], output_type != "latent", note,
                                                  None, hook)
             except BaseException as error:
+                for warning in dict.fromkeys(found):
+                    error.add_note(f"Warning: {warning}")
                 if made:
                     _attach(error, output_type, made, seeds, len(videos))
                 raise
-            finally:
-                for warning in dict.fromkeys(found):
-                    _warn(warning)
+        for warning in dict.fromkeys(found):
+            _warn(warning)
         output = _output(output_type, made, seeds)
         return output if return_dict else (output.frames,)
 
