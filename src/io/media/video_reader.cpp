@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/run_files.h"
 #include "base/words.h"
 #include "io/media/animated_webp.h"
@@ -184,9 +185,8 @@ bool is_picture(const std::filesystem::path& path) {
 ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
                               const SizeRule& size) {
   ZT_CHECK(frames > 0);
-  std::error_code ignored;
   ClipBuilder clip(path, frames, what, size);
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     note_input_folder(path);
     const std::vector<std::filesystem::path> pictures = pictures_of(path, what);
     clip.require(static_cast<int64_t>(pictures.size()));

@@ -40,8 +40,8 @@ std::vector<std::string> lines_of(std::string_view text) {
 // Of a file or a folder.
 OutputPlace place_of(const std::string& name) {
   std::error_code ignored;
-  const bool is_folder = !fs::path(name).has_filename() || fs::is_directory(name, ignored);
-  OutputPlace place = is_folder ? OutputPlace{name} : output_place(name);
+  const bool folder = !fs::path(name).has_filename() || fs::is_directory(name, ignored);
+  OutputPlace place = folder ? OutputPlace{name} : output_place(name);
   place.path = without_last_slash(fs::weakly_canonical(fs::absolute(place.path), ignored));
   return place;
 }

@@ -159,7 +159,7 @@ std::unique_ptr<Journal> Journal::begin(const fs::path& folder, const RunIdentit
 
 std::unique_ptr<Journal> Journal::resume(const fs::path& folder, const Note& note) {
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) fail("resume={}: there is no such folder", folder.string());
+  if (!is_folder(folder)) fail("resume={}: there is no such folder", folder.string());
   if (!is_in(folder)) {
     fail("resume={}: holds no journal of a run; a run that ended has removed it, else begin a new run with journal={}",
          folder.string(), folder.string());

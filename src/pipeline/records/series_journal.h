@@ -53,7 +53,7 @@ class SeriesJournal {
   std::string folder(size_t index) const;
   bool resumes(size_t index) const;
   bool is_between_runs(size_t index) const;  // some are noted, this one is not
-  // Of a run that was complete when the series ended.
+  // Of a run that was complete when the series was interrupted.
   struct Before {
     std::string made;  // its files, with the keys of their encoding that are others now; empty where one is gone
     std::vector<int64_t> seeds;  // of its videos; empty: an older version noted none
