@@ -559,7 +559,7 @@ refused_option("a_folder_that_is_not_there", ["nowhere"], "output=nowhere/clip.m
 refused_option("a_second_guidance_without_a_second_expert", ["guidance_scale_2", "one expert"], "guidance_scale_2=3")
 refused_option("a_missing_latents_file", ["none.safetensors"], "latents=none.safetensors")
 refused_option("a_word_that_is_no_key", ["hello", "key=value"], "hello")
-refused_option("a_word_too_long_for_a_file_name", ["too long"], "x" * 5000)
+refused_option("a_word_too_long_for_a_file_name", ["is neither a YAML file", "nor key=value"], "x" * 5000)
 refused_option("a_trace_that_cannot_be_written", ["nowhere"], "trace=nowhere/t.json")
 refused_option("a_dump_that_cannot_be_written", ["dump=/proc/zoetrope"], "dump=/proc/zoetrope")
 
