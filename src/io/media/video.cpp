@@ -62,12 +62,12 @@ void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes
 
 namespace {
 
-bool is_folder(const std::filesystem::path& output) {
+bool names_folder(const std::filesystem::path& output) {
   std::error_code ignored;
   return extension_of(output).empty() || std::filesystem::is_directory(output, ignored);
 }
 
-bool is_pictures(const std::filesystem::path& output) { return is_folder(output) || extension_of(output) == ".png"; }
+bool is_pictures(const std::filesystem::path& output) { return names_folder(output) || extension_of(output) == ".png"; }
 
 }  // namespace
 
@@ -87,7 +87,7 @@ void check_video_format(const std::filesystem::path& output, const VideoFormat& 
   }
   if (output.empty()) fail("the name of the video to write is empty");
   const std::string extension = extension_of(output);
-  const bool folder = is_folder(output);
+  const bool folder = names_folder(output);
   if (!folder && ffmpeg_writes(extension)) return check_ffmpeg(output, extension, format);
   if (!folder && extension != ".png" && extension != ".gif") {
     fail(
@@ -112,7 +112,7 @@ std::vector<std::filesystem::path> later_files(const std::filesystem::path& outp
 
 int64_t encoder_bytes(const std::filesystem::path& output, const VideoFormat& format) {
   const std::string extension = extension_of(output);
-  return is_folder(output) || !ffmpeg_writes(extension) ? 0 : ffmpeg_bytes(output, extension, format);
+  return names_folder(output) || !ffmpeg_writes(extension) ? 0 : ffmpeg_bytes(output, extension, format);
 }
 
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {

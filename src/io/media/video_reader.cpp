@@ -77,10 +77,12 @@ std::optional<std::pair<std::string, int64_t>> numbered(const std::filesystem::p
 // "frame3.png is followed by frame5.png; is one missing?" Empty where nothing is odd, or names have no such number.
 std::string jump_in(std::span<const std::filesystem::path> pictures) {
   std::vector<int64_t> steps;
-  for (size_t i = 1; i < pictures.size(); ++i) {
-    const auto before = numbered(pictures[i - 1]), here = numbered(pictures[i]);
-    if (!before || !here || before->first != here->first) return "";
-    steps.push_back(here->second - before->second);
+  std::optional<std::pair<std::string, int64_t>> before;
+  for (const std::filesystem::path& picture : pictures) {
+    auto here = numbered(picture);
+    if (!here || (before && before->first != here->first)) return "";
+    if (before) steps.push_back(here->second - before->second);
+    before = std::move(here);
   }
   if (steps.empty()) return "";
   std::vector<int64_t> sorted = steps;

@@ -174,8 +174,12 @@ void WeightLoader::pack_all(const std::vector<Job*>& jobs, const WeightCache::Co
     std::byte* const at = to.buffer->data() + contents.entries[i].offset;
     packed[i] = at;
     places[i] = to.place(contents.entries[i].offset);
-    (to.packs(i) ? own : others).push_back(i);
-    if (to.packs(i)) packing.push_back({&jobs[i]->weight, at, jobs[i]->stored_bytes});
+    if (!to.packs(i)) {
+      others.push_back(i);
+      continue;
+    }
+    own.push_back(i);
+    packing.push_back({&jobs[i]->weight, at, jobs[i]->stored_bytes});
   }
   std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
