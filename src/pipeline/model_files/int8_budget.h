@@ -1,5 +1,5 @@
 // What of a model is multiplied in int8 where a budget for its error says so, by the errors that `zoetrope int8`
-// measured.
+// measured, and the settings of a run with what a budget chose.
 #pragma once
 
 #include "pipeline/model_files/model_folder.h"

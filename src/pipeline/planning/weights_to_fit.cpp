@@ -176,11 +176,8 @@ WeightsToFit fitted(const WeightsQuestion& asked) {
   const auto add = [&](std::optional<Way> way) {
     if (way && way->ranking.best() != nullptr) ways.push_back(*std::move(way));
   };
-  if (!most)
-    add(Way{choice.question,
-            choice.ranking,
-            {},
-            choice.disk_note});  // with layers that are divided, or runs of another size
+  // With layers that are divided, or runs of another size.
+  if (!most) add(Way{choice.question, choice.ranking, {}, choice.disk_note});
   for (const int tensor : tensor_degrees(asked, choice.ranking)) {
     add(streamed(asked, choice.ranking, tensor, most));
     const int ranks = asked.question.ranks / tensor;
