@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 namespace zoetrope::video_plugin {
 
@@ -115,11 +116,46 @@ void Reader::check_whole() const {
   }
 }
 
+namespace {
+
+// The alpha of a row of pixels. Of a format with one it is the last component.
+void read_alpha(const AVFrame& frame, const AVPixFmtDescriptor& parts, int y, std::vector<uint16_t>& alpha) {
+  if ((parts.flags & AV_PIX_FMT_FLAG_PAL) != 0) {
+    constexpr int kAlphaByte = 24;  // of a colour, 0xAARRGGBB
+    const auto* palette = reinterpret_cast<const uint32_t*>(frame.data[1]);
+    const uint8_t* row = frame.data[0] + y * ptrdiff_t{frame.linesize[0]};
+    std::transform(row, row + frame.width, alpha.begin(),
+                   [palette](uint8_t index) { return palette[index] >> kAlphaByte; });
+    return;
+  }
+  const uint8_t* planes[4] = {frame.data[0], frame.data[1], frame.data[2], frame.data[3]};
+  const int last = parts.nb_components - 1;
+  av_read_image_line2(alpha.data(), planes, frame.linesize, &parts, 0, y, last, frame.width, 0, sizeof(uint16_t));
+}
+
+bool is_transparent(const AVFrame& frame) {
+  const AVPixFmtDescriptor& parts = *av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame.format));
+  if ((parts.flags & AV_PIX_FMT_FLAG_ALPHA) == 0) return false;
+  const int opaque = (1 << parts.comp[parts.nb_components - 1].depth) - 1;
+  std::vector<uint16_t> alpha(static_cast<size_t>(frame.width));
+  for (int y = 0; y < frame.height; ++y) {
+    read_alpha(frame, parts, y, alpha);
+    if (std::any_of(alpha.begin(), alpha.end(), [opaque](uint16_t value) { return value < opaque; })) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool Reader::next_frame(VideoPluginFrame& frame) {
   if (!decode()) return false;
   convert();
   get_matrix(frame);
   frame.hdr = frame_->color_trc == AVCOL_TRC_SMPTE2084 || frame_->color_trc == AVCOL_TRC_ARIB_STD_B67 ? 1 : 0;
+  frame.transparent = is_transparent(*frame_) ? 1 : 0;
+  const AVRational pixel = av_guess_sample_aspect_ratio(container_, stream_, frame_.get());
+  frame.pixel_width = pixel.num;
+  frame.pixel_height = pixel.den;
   frame.rgb = rgb_->data[0];
   frame.stride = rgb_->linesize[0];
   frame.width = rgb_->width;

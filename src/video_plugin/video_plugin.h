@@ -10,7 +10,7 @@
 
 extern "C" {
 
-constexpr int kVideoPluginVersion = 3;
+constexpr int kVideoPluginVersion = 4;
 
 struct VideoPluginError {
   char text[1000];
@@ -41,9 +41,11 @@ struct VideoPluginFrame {
   const uint8_t* rgb;  // until the next call
   int64_t stride;      // bytes of a row
   int32_t width, height;
-  int32_t turned;     // 1 where the display matrix [9] is set
-  int32_t matrix[9];  // as FFmpeg has it
-  int32_t hdr;        // 1 where the values are those of PQ or HLG (ITU-R BT.2100)
+  int32_t turned;                     // 1 where the display matrix [9] is set
+  int32_t matrix[9];                  // as FFmpeg has it
+  int32_t hdr;                        // 1 where the values are those of PQ or HLG (ITU-R BT.2100)
+  int32_t transparent;                // 1 where the alpha, which is dropped, is less than opaque
+  int32_t pixel_width, pixel_height;  // of one pixel as it is to be shown, in any unit; 0 where the file does not say
 };
 
 // A function that returns a pointer or an int has failed with null or a negative number, and set the error.

@@ -121,7 +121,12 @@ Tensor AnimatedWebp::next() {
   --left_;
   Tensor frame = Tensor::uninitialized(DType::kU8, {height_, width_, 3});
   uint8_t* rgb = frame.data<uint8_t>();
-  for (int64_t i = 0; i < height_ * width_; ++i) std::copy_n(rgba_ + 4 * i, 3, rgb + 3 * i);
+  uint8_t alpha = 255;
+  for (int64_t i = 0; i < height_ * width_; ++i) {
+    std::copy_n(rgba_ + 4 * i, 3, rgb + 3 * i);
+    alpha &= rgba_[4 * i + 3];
+  }
+  transparent_ = transparent_ || alpha != 255;
   return frame;
 }
 

@@ -24,7 +24,8 @@ class AnimatedWebp {
 
   Tensor next();  // [H, W, 3] U8 without alpha; empty behind the last
   int64_t count() const;
-  double fps() const { return fps_; }  // 0 where its times say nothing
+  double fps() const { return fps_; }                // 0 where its times say nothing
+  bool transparent() const { return transparent_; }  // a frame of next() had an alpha that is less than opaque
 
  private:
   const std::filesystem::path path_;
@@ -36,6 +37,7 @@ class AnimatedWebp {
   int64_t left_ = 0;               // frames of the picture before that
   const uint8_t* rgba_ = nullptr;  // its pixels, of the decoder
   int64_t height_ = 0, width_ = 0;
+  bool transparent_ = false;
 };
 
 }  // namespace zoetrope::io

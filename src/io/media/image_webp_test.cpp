@@ -137,7 +137,8 @@ std::string animation(const std::vector<Shown>& pictures) {
     picture.use_argb = 1;
     picture.width = kWidth;
     picture.height = kHeight;
-    WebPPictureImportRGB(&picture, image.data<uint8_t>(), 3 * kWidth);
+    const auto import = image.extent(2) == 4 ? WebPPictureImportRGBA : WebPPictureImportRGB;
+    import(&picture, image.data<uint8_t>(), static_cast<int>(image.extent(2)) * kWidth);
     WebPAnimEncoderAdd(encoder, &picture, time, &config);
     WebPPictureFree(&picture);
     time += milliseconds;
@@ -175,6 +176,13 @@ TEST_F(ReadAnimatedWebp, FramesAreThoseThatWereWritten) {
 }
 
 // The encoder makes one picture of the first three.
+TEST_F(ReadAnimatedWebp, DroppedAlphaIsSaid) {
+  const Tensor opaque = grey(40), other = picture(4);
+  EXPECT_FALSE(read(animation({{opaque, 40}, {grey(90), 40}}), 2).transparent);
+  EXPECT_TRUE(read(animation({{opaque, 40}, {other, 40}}), 2).transparent);
+  EXPECT_FALSE(read(animation({{opaque, 40}, {other, 40}}), 1).transparent);
+}
+
 TEST_F(ReadAnimatedWebp, EqualFramesAreCounted) {
   const std::string file = animation({{grey(10), 62}, {grey(10), 63}, {grey(10), 62}, {grey(90), 63}, {grey(10), 62}});
   const ControlClip clip = read(file, 5);

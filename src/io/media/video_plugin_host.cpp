@@ -168,6 +168,9 @@ Tensor VideoDecoder::next() {
   if (more < 0) fail("{}: {}", path_.string(), error.text);
   if (more == 0) return {};
   hdr_ = frame.hdr != 0;
+  transparent_ = transparent_ || frame.transparent != 0;
+  const bool square = frame.pixel_width == frame.pixel_height || frame.pixel_width <= 0 || frame.pixel_height <= 0;
+  pixel_aspect_ = square ? "" : fmt::format("{}:{}", frame.pixel_width, frame.pixel_height);
   Tensor image = Tensor::uninitialized(DType::kU8, {frame.height, frame.width, 3});
   const size_t row = static_cast<size_t>(frame.width) * 3;
   for (int y = 0; y < frame.height; ++y) {

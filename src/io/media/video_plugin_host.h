@@ -53,15 +53,19 @@ class VideoDecoder {
 
   double fps() const;  // 0 where the file does not say
   std::map<std::string, std::string> metadata() const;
-  Tensor next();                     // [H, W, 3] U8, upright; empty at the end
-  bool hdr() const { return hdr_; }  // the last of them
+  Tensor next();                                     // [H, W, 3] U8, upright; empty at the end
+  bool hdr() const { return hdr_; }                  // of the last of them
+  bool transparent() const { return transparent_; }  // one of them has an alpha that is dropped
+  // Of the last of them, width to height as they are shown: "16:15"; empty: pixels are square.
+  const std::string& pixel_aspect() const { return pixel_aspect_; }
   // Of the frames that next() has not returned; `damage`: why there are no more, empty at the file's end.
   int64_t count_rest(std::string& damage);
 
  private:
   std::filesystem::path path_;
   std::unique_ptr<void, void (*)(void*)> reader_;
-  bool hdr_ = false;
+  bool hdr_ = false, transparent_ = false;
+  std::string pixel_aspect_;
 };
 
 }  // namespace zoetrope::io

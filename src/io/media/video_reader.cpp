@@ -202,7 +202,9 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     AnimatedWebp animation(path);
     clip.require(animation.count());
     for (int64_t i = 0; i < frames; ++i) clip.add(animation.next(), path);
-    return clip.finish(animation.count(), animation.fps());
+    ControlClip read = clip.finish(animation.count(), animation.fps());
+    read.transparent = animation.transparent();
+    return read;
   }
   if (is_picture(path)) {
     clip.require(1);
@@ -219,6 +221,8 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
   clip.require(count);
   ControlClip read = clip.finish(count, decoder.fps());
   read.hdr = decoder.hdr();
+  read.transparent = decoder.transparent();
+  read.pixel_aspect = decoder.pixel_aspect();
   read.available += decoder.count_rest(read.damage);
   return read;
 }

@@ -42,8 +42,9 @@ struct ControlClip {
   ImageSize own;             // their size before the rule
   double fps = 0;            // 0 where nothing says it: pictures
   bool hdr = false;          // values of PQ or HLG, as a video file stores them
-  bool transparent = false;  // a picture has an alpha that is dropped
+  bool transparent = false;  // a frame has an alpha that is dropped
   bool clipped = false;      // of a picture, as in Picture
+  std::string pixel_aspect;  // of a video file whose pixels are not square, width to height: "16:15"
   std::string jump;          // what of the numbers of a folder's pictures looks as if one were missing; empty: nothing
 };
 

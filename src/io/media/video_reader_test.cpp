@@ -143,6 +143,7 @@ struct Coding {
   AVPixelFormat pixels = AV_PIX_FMT_YUV420P;
   AVColorSpace matrix = AVCOL_SPC_UNSPECIFIED;
   AVColorTransferCharacteristic transfer = AVCOL_TRC_UNSPECIFIED;
+  AVRational pixel = {0, 1};                                 // width to height; 0: not said
   std::vector<int> levels{};                                 // of each plane; empty: they vary
   std::function<FFmpegPtr<AVPacket>(int64_t frame)> more{};  // follows each packet and may give another
 };
@@ -150,7 +151,8 @@ struct Coding {
 void fill(AVFrame& frame, int64_t index, const std::vector<int>& levels) {
   const AVPixFmtDescriptor* format = av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame.format));
   for (int plane = 0; plane < av_pix_fmt_count_planes(static_cast<AVPixelFormat>(frame.format)); ++plane) {
-    const int64_t rows = plane == 0 ? frame.height : frame.height >> format->log2_chroma_h;
+    const bool chroma = plane == 1 || plane == 2;
+    const int64_t rows = chroma ? frame.height >> format->log2_chroma_h : frame.height;
     const bool wide = format->comp[plane].depth > 8;
     for (int64_t i = 0; i < rows * frame.linesize[plane] / (wide ? 2 : 1); ++i) {
       const int64_t level = levels.empty() ? 30 + i / 16 + 8 * index : levels[static_cast<size_t>(plane)];
@@ -158,6 +160,7 @@ void fill(AVFrame& frame, int64_t index, const std::vector<int>& levels) {
       else frame.data[plane][i] = static_cast<uint8_t>(level);
     }
   }
+  if (frame.format == AV_PIX_FMT_PAL8) std::memset(frame.data[1], levels[1], AVPALETTE_SIZE);
 }
 
 // A video of `frames` small frames.
@@ -172,6 +175,7 @@ void encode_clip(const std::filesystem::path& path, const Coding& coding, int64_
   encoder->pix_fmt = coding.pixels;
   encoder->colorspace = coding.matrix;
   encoder->color_trc = coding.transfer;
+  encoder->sample_aspect_ratio = coding.pixel;
   encoder->framerate = {16, 1};
   encoder->time_base = {1, 16};
   if ((muxer->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -180,6 +184,7 @@ void encode_clip(const std::filesystem::path& path, const Coding& coding, int64_
   check(avcodec_parameters_from_context(stream->codecpar, encoder.get()), "be set up");
   stream->time_base = encoder->time_base;
   stream->avg_frame_rate = encoder->framerate;
+  stream->sample_aspect_ratio = coding.pixel;
   check(avformat_write_header(muxer, nullptr), "be written");
   const auto write = [&](AVPacket* packet) {
     av_packet_rescale_ts(packet, encoder->time_base, stream->time_base);
@@ -245,6 +250,43 @@ TEST(VideoReader, SaysWhatIsHdr) {
     encode_clip(folder / "x.h264", {.container = "h264", .codec = "libx264", .transfer = transfer}, 2);
     EXPECT_EQ(read_control_clip(folder / "x.h264", 1, "video=").hdr, hdr) << transfer;
   }
+}
+
+TEST(VideoReader, SaysWhichPixelsAreNotSquare) {
+  const TestFolder folder;
+  const auto aspect_of = [&](const char* name, Coding coding) {
+    encode_clip(folder / name, coding, 2);
+    return read_control_clip(folder / name, 1, "video=").pixel_aspect;
+  };
+  const Coding mp4{.container = "mp4", .codec = "libx264"}, mkv{.container = "matroska", .codec = "ffv1"};
+  for (const auto& [name, coding] : {std::pair{"x.mp4", mp4}, std::pair{"x.mkv", mkv}}) {
+    for (const auto& [pixel, text] : {std::pair{AVRational{16, 15}, "16:15"}, std::pair{AVRational{8, 9}, "8:9"},
+                                      std::pair{AVRational{1, 1}, ""}, std::pair{AVRational{0, 1}, ""}}) {
+      Coding other = coding;
+      other.pixel = pixel;
+      EXPECT_EQ(aspect_of(name, other), text) << name;
+    }
+  }
+}
+
+TEST(VideoReader, SaysWhichAlphaIsDropped) {
+  const TestFolder folder;
+  const auto transparent = [&](AVPixelFormat pixels, const char* codec, std::vector<int> levels) {
+    encode_clip(folder / "x.mkv",
+                {.container = "matroska", .codec = codec, .pixels = pixels, .levels = std::move(levels)}, 2);
+    return read_control_clip(folder / "x.mkv", 2, "mask=").transparent;
+  };
+  EXPECT_FALSE(transparent(AV_PIX_FMT_RGBA, "png", {255}));
+  EXPECT_TRUE(transparent(AV_PIX_FMT_RGBA, "png", {128}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_YA8, "png", {255}));
+  EXPECT_TRUE(transparent(AV_PIX_FMT_YA8, "png", {254}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_YUVA420P, "ffv1", {120, 90, 150, 255}));
+  EXPECT_TRUE(transparent(AV_PIX_FMT_YUVA420P, "ffv1", {120, 90, 150, 0}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_YUVA444P10, "ffv1", {500, 400, 600, 1023}));
+  EXPECT_TRUE(transparent(AV_PIX_FMT_YUVA444P10, "ffv1", {500, 400, 600, 1022}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_YUV420P, "ffv1", {120, 90, 150}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_PAL8, "png", {5, 255}));  // indices, and the bytes of every colour
+  EXPECT_TRUE(transparent(AV_PIX_FMT_PAL8, "png", {5, 128}));
 }
 
 // Named as a picture, which other programs see in it.

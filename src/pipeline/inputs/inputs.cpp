@@ -158,6 +158,10 @@ class Reader {
       inputs_.notes.push_back(
           fmt::format("{} is HDR and its values are taken as they are; convert it to SDR first", key));
     }
+    if (!clip.pixel_aspect.empty()) {
+      inputs_.notes.push_back(fmt::format(
+          "{} has pixels of {}, which are taken as square; convert it to square pixels first", key, clip.pixel_aspect));
+    }
     if (!clip.jump.empty()) inputs_.notes.push_back(fmt::format("{}: {}", key, clip.jump));
   }
 

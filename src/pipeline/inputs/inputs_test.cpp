@@ -280,6 +280,21 @@ TEST_F(InputFiles, HdrIsSaid) {
               ElementsAre("control_video is HDR and its values are taken as they are; convert it to SDR first"));
 }
 
+TEST_F(InputFiles, PixelsThatAreNotSquareAreSaid) {
+  GenerateOptions options = sized(32, 64);
+  options.control_video = (folder / "x.y4m").string();
+  const auto notes = [&](const char* aspect) {
+    std::string file = fmt::format("YUV4MPEG2 W64 H32 F16:1 Ip A{} C420mpeg2\n", aspect);
+    for (int frame = 0; frame < 5; ++frame) file += "FRAME\n" + std::string(64 * 32 * 3 / 2, '\x80');
+    folder.write("x.y4m", file);
+    return read_inputs(options, vace).notes;
+  };
+  EXPECT_THAT(notes("1:1"), IsEmpty());
+  EXPECT_THAT(
+      notes("16:15"),
+      ElementsAre("control_video has pixels of 16:15, which are taken as square; convert it to square pixels first"));
+}
+
 TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
   const ModelFolder i2v = ModelFolder::open(recorded_model("wan21_i2v"));
   GenerateOptions options;
