@@ -83,7 +83,7 @@ bool far_faster(const std::vector<PredictedPart>& parts) {
   });
 }
 
-std::string predicted_total_text(const planner::RunPrediction& predicted, WeightsRead weights) {
+std::string predicted_total_text(const planner::RunPrediction& predicted, WeightsRead weights, double one_rank) {
   double total = 0;
   std::string parts;
   const auto add = [&](const char* name, double seconds) {
@@ -96,6 +96,7 @@ std::string predicted_total_text(const planner::RunPrediction& predicted, Weight
   add("conditions", predicted.conditions);
   add(kDenoise, predicted.denoise);
   add("VAE decode", predicted.vae);
+  add("denoise on one rank", one_rank);
   return fmt::format("Predicted {} in all: {}", duration_text(total), parts);
 }
 

@@ -25,6 +25,7 @@
 #include "pipeline/planning/memory_here.h"
 #include "pipeline/planning/plan.h"
 #include "pipeline/planning/rank_plan.h"
+#include "pipeline/planning/step_cache_settings.h"
 #include "pipeline/planning/weight_memory.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/ranks/agreement.h"
@@ -501,6 +502,12 @@ std::string Run::describe(int ranks) const {
   return describe(planned, free ? as_it_fits(question, *free) : question, ranks);
 }
 
+double Run::comparison_seconds(const RankPlan& planned, const MemoryQuestion& question) const {
+  if (!options_.compare_one_rank) return 0;
+  const double step = planned.step_seconds(one_rank_question(question)).value_or(0);
+  return static_cast<double>(priced_steps(plan_)) * step;
+}
+
 Forecast Run::forecast(int ranks, int processes_here) const {
   const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), processes_here);
   const std::optional<planner::Bytes> free = planner::tightest(limits);
@@ -515,7 +522,8 @@ Forecast Run::forecast(int ranks, int processes_here) const {
   forecast.num_frames = options_.num_frames;
   if (planned.priced()) {
     const planner::RunPrediction& predicted = planned.predicted;
-    forecast.seconds = predicted.total() - (weights_ == WeightsRead::kNotRead ? predicted.load : 0);
+    forecast.seconds = predicted.total() - (weights_ == WeightsRead::kNotRead ? predicted.load : 0) +
+                       comparison_seconds(planned, question);
   }
   forecast.memory = peak_memory(question);
   MemoryQuestion fitting = question;
@@ -552,7 +560,9 @@ std::string Run::describe(const RankPlan& planned, const MemoryQuestion& questio
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());
-  if (planned.priced()) text += fmt::format("\n{}", predicted_total_text(planned.predicted, weights_));
+  if (planned.priced())
+    text +=
+        fmt::format("\n{}", predicted_total_text(planned.predicted, weights_, comparison_seconds(planned, question)));
   for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
     for (const std::string& note : *notes) text += "\nNote: " + note;
   return text;

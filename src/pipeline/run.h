@@ -216,6 +216,8 @@ class Run {
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   RankPlan agreed_ranks(comm::Communicator& world, std::optional<planner::Bytes> available) const;  // collective
   std::string describe(const RankPlan& planned, const MemoryQuestion& question, int ranks) const;
+  // Predicted, of denoising once more; 0 without compare_one_rank, or where nothing predicts it.
+  double comparison_seconds(const RankPlan& planned, const MemoryQuestion& question) const;
   std::string inputs_text() const;
   attention::Strategy strategy_of(const RankPlan& planned, int ranks) const;
   // On rank 0. `frames`: of videos without a sink.
