@@ -9,14 +9,9 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._values import keys_of
+from ._values import is_torch, keys_of
 
 _LAYOUTS = ("BSHD", "BHSD")
-
-
-def is_torch(array: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
 
 
 def scale_of(scale: Any) -> float:

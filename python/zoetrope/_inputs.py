@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._attention import is_torch
+from ._values import is_torch
 
 
 def is_generator(value: Any) -> bool:
@@ -98,10 +98,21 @@ def frames_folder(key: str, frames: Any, folder: Path) -> str:
     return str(folder)
 
 
+def _of_one_video(key: str, value: Any) -> Any:
+    """What a list for each video, which diffusers takes too, has for the only one."""
+    if not isinstance(value, (list, tuple)) or not any(isinstance(one, (list, tuple)) for one in value):
+        return value
+    if len(value) != 1:
+        raise _core.Error(f"{key}: has {len(value)} entries, and some are lists; give one list for all videos")
+    return value[0]
+
+
 def picture_files(folder: Path, **given: Any) -> dict[str, Any]:
     """As keys: paths as they are, pixels as files of the folder. Of those that are given."""
     keys: dict[str, Any] = {}
     for key, value in given.items():
+        if key == "reference_images" or key in VIDEOS:
+            value = _of_one_video(key, value)
         listed = isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 4
         if value is None:
             continue

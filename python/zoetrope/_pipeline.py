@@ -16,10 +16,9 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._attention import is_torch
 from ._inputs import (VIDEOS, as_user_array, checked_latents, drawn_noise, float32_array, frames_as, is_generator,
                       is_turned, latents_file, picture_files, require_output_type)
-from ._values import Keys, keys_of
+from ._values import Keys, is_torch, keys_of
 from ._values import text as value_text
 
 _log = logging.getLogger("zoetrope")

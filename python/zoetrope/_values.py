@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numbers
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ import numpy
 from . import _core
 
 Keys = list[tuple[str, str]]
+
+
+def is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
 
 
 def text(key: str, value: Any) -> str:
@@ -31,7 +37,7 @@ def text(key: str, value: Any) -> str:
         return repr(float(value))
     if str(value).startswith("torch.") and type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, numpy.ndarray) or is_torch(value):
         if value.ndim > 1:
             raise TypeError(f"{key}: has the shape {list(value.shape)}; give one value, or a list of them")
         return text(key, value.tolist())

@@ -55,6 +55,7 @@ def test_videos_of_pictures(tmp_path):
     for given in (dict(video=frames, mask=masks, reference_images=[opened, opened]),
                   dict(control_video=array, mask_video=tuple(masks),
                        reference_images=[reference, numpy.asarray(opened)]),
+                  dict(video=[frames], mask=(masks,), reference_images=[[opened, reference]]),
                   dict(control_video=list(array), mask=tmp_path / "mask", reference_images=f"{reference},{reference}")):
         assert (some(**given, **keys).frames == wanted).all(), given
         assert "48 x 32 x 5" in some.describe("a cat", height=32, width=48, num_frames=5, **given)
@@ -75,6 +76,8 @@ def test_videos_of_pictures(tmp_path):
                                 (TypeError, r"^video\[0\]: is float64", dict(video=array / 255)),
                                 (TypeError, r"^video\[0\]: is of type str; give Pillow", dict(video=["a", "b"])),
                                 (TypeError, "^pose_video: is of type int; give a path, a list", dict(pose_video=3)),
+                                (zoetrope.Error, "^reference_images: has 2 entries, and some are lists",
+                                 dict(reference_images=[[opened], [opened]])),
                                 (TypeError, r"^reference_images\[1\]: is of type int",
                                  dict(reference_images=[opened, 3]))):
         with pytest.raises(error, match=words):

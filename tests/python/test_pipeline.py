@@ -14,6 +14,7 @@ import numpy
 import pytest
 import zoetrope
 from zoetrope import _core
+from zoetrope._values import text as value_text
 from conftest import MODEL, PROGRAM, PROMPT, SMALL, SOURCE, TINY, program, settings
 
 PIPELINES = SOURCE / "tests" / "golden" / "pipelines"
@@ -139,6 +140,25 @@ def test_keys_of_a_video(pipe, dump):
     listed = pipe(prompt=PROMPT, generator=7, sigmas=[1.0, 0.75, 0.5], flow_shift=2.0, **SMALL).frames
     arrays = {"sigmas": numpy.linspace(1, 0.5, 3), "flow_shift": numpy.array(2, numpy.float32)}
     assert (pipe(prompt=PROMPT, generator=7, **arrays, **SMALL).frames == listed).all()
+
+
+def test_tensors_of_pytorch_are_values(monkeypatch):
+    """Here of PyTorch only what is asked of a tensor."""
+    class Tensor:
+        def __init__(self, values):
+            self.values = numpy.array(values)
+
+        ndim = property(lambda self: self.values.ndim)
+        shape = property(lambda self: self.values.shape)
+
+        def tolist(self):
+            return self.values.tolist()
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
+    assert value_text("sigmas", Tensor([1.0, 0.75])) == "1.0,0.75" and value_text("flow_shift", Tensor(3)) == "3"
+    assert value_text("conditioning_scale", [Tensor(0.5), Tensor(2.0)]) == "0.5,2.0"
+    with pytest.raises(TypeError, match=r"sigmas: has the shape \[1, 1\]"):
+        value_text("sigmas", Tensor([[1]]))
 
 
 def test_other_threads_run_meanwhile(pipe):
