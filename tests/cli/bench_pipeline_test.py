@@ -68,7 +68,7 @@ def pipeline_measures_every_strategy_and_traces_batch_2(cwd):
 
 @test
 def pipeline_says_what_these_ranks_cannot_do(cwd):
-    result = bench(cwd, "pipeline", *PIPELINE, "ranks=2", "batch=1,4", "threads=2", "json=out.json")
+    bench(cwd, "pipeline", *PIPELINE, "ranks=2", "batch=1,4", "threads=2", "json=out.json")
     check_pipeline(json.loads((pathlib.Path(cwd) / "out.json").read_text()), 2, [1, 4])
 
 

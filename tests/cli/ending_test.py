@@ -16,7 +16,7 @@ import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_FRAMES, MANY_STEPS, PATIENCE, SMALL, Paused, Skip, files_in, generate, interrupt, refused, run,
+from harness import (MANY_FRAMES, MANY_STEPS, PATIENCE, SMALL, Paused, Skip, files_in, generate, interrupt, refused,
                      run_script, sentence, unreported, until)  # noqa: E402
 
 TESTS = {}

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 
-import harness
 from harness import LONG, PATIENCE, PIPELINES, SMALL, Server, mark_failed, png, run_script, write_style
 
 SKIPPED = 77
