@@ -4,6 +4,7 @@
     lora_test.py PROGRAM MODEL LORAS NAME    runs one test; LORAS is the folder of the recorded files
     lora_test.py --list                      the names
 """
+import math
 import pathlib
 import shutil
 import struct
@@ -168,6 +169,13 @@ def a_lora_of_text_to_video_runs_on_image_to_video(cwd):
     both, said = made(cwd, "both", image, "lora=both.safetensors:0.01", model=model)
     assert "1 of 2 keys match no tensor of this model and are left out: 'diffusion_model.patch_embedding.diff'" in said, said
     assert both == alone != made(cwd, "plain", image, model=model)[0]
+    pair = {f"diffusion_model.patch_embedding.{part}.weight": ("F32", shape, bytes(4 * math.prod(shape)))
+            for part, shape in (("lora_down", [4, 16, 1, 2, 2]), ("lora_up", [32, 4, 1, 1, 1]))}
+    pair["diffusion_model.patch_embedding.alpha"] = ("F32", [], struct.pack("<f", 4))
+    write_tensors(pathlib.Path(cwd) / "pair.safetensors", bias | pair)
+    paired, said = made(cwd, "pair", image, "lora=pair.safetensors:0.01", model=model)
+    assert "3 of 4 keys match no tensor of this model and are left out" in said, said
+    assert paired == alone
     patches["diffusion_model.patch_embedding.diff"] = ("F32", [32, 16, 1, 4, 1], bytes(4 * 32 * 64))
     write_tensors(pathlib.Path(cwd) / "both.safetensors", bias | patches)
     result = generate(cwd, image, "lora=both.safetensors", "output=a.gif", model=model)

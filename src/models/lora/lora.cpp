@@ -170,12 +170,17 @@ class Reader {
     if (!product && !module[kUpBias].empty())
       fail("{}: '{}' is without the lora_A and lora_B that it belongs to", where_, module[kUpBias]);
     if (!product && !hadamard && !kronecker && !module[kAlpha].empty()) unmatched_.push_back(module[kAlpha]);
-    const double scale = product ? add_product(name, module) : 1;
+    const std::string& weight = names_.weight(name);
+    const bool multiplies = product && !has_other_channels(weight, module[kDown], RowsOf::kRank);
+    if (product && !multiplies)
+      for (const LoraPart part : {kDown, kUp, kAlpha, kUpBias})
+        if (!module[part].empty()) unmatched_.push_back(module[part]);
+    const double scale = multiplies ? add_product(name, module) : 1;
     if (hadamard) add_hadamard(name, module);
     if (kronecker) add_kronecker(name, module);
-    if (has_other_channels(names_.weight(name), module[kWhole])) unmatched_.push_back(module[kWhole]);
-    else if (!module[kWhole].empty()) add_whole(names_.weight(name), module[kWhole], 1);
-    if (!module[kUpBias].empty()) add_whole(names_.bias(name), module[kUpBias], scale);
+    if (has_other_channels(weight, module[kWhole], RowsOf::kWeight)) unmatched_.push_back(module[kWhole]);
+    else if (!module[kWhole].empty()) add_whole(weight, module[kWhole], 1);
+    if (multiplies && !module[kUpBias].empty()) add_whole(names_.bias(name), module[kUpBias], scale);
     if (!module[kBias].empty()) add_whole(names_.bias(name), module[kBias], 1);
   }
 
@@ -310,12 +315,14 @@ class Reader {
   }
 
   // Of text to video's patch embedding, in a LoRA that is used with image to video too, which takes more channels.
-  bool has_other_channels(const std::string& target, const std::string& key) const {
+  enum class RowsOf : uint8_t { kWeight, kRank };
+  bool has_other_channels(const std::string& target, const std::string& key, RowsOf rows) const {
     if (key.empty() || target != "patch_embedding.weight") return false;
     const Shape& shape = tensors_[target].shape;
     Shape found = source_->info(key).shape;
     if (found.rank() != shape.rank() || found[1] >= shape[1]) return false;
     found[1] = shape[1];
+    if (rows == RowsOf::kRank) found[0] = shape[0];
     return found == shape;
   }
 
