@@ -196,19 +196,6 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   return std::make_unique<FramesInMemory>(frames);
 }
 
-std::optional<ShardPricing> Run::shard_pricing(const Pass& pass, const MemoryQuestion& question) const {
-  if (pass.planned == nullptr || pass.planned->hardware == nullptr) return std::nullopt;
-  ShardPricing pricing{work_of(question), pass.planned->hardware, {}};
-  pricing.configuration.layout = question.layout;
-  pricing.configuration.softmax = pass.planned->softmax;
-  if (!pass.available) return pricing;
-  pricing.fits = [question = question, available = *pass.available](const std::vector<int>& weights) mutable {
-    question.layout.context.shard_weights = weights;
-    return peak_memory(question) <= available;
-  };
-  return pricing;
-}
-
 KnownPrompts* Run::kept_prompts() const {
   return options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
 }

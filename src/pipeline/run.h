@@ -177,35 +177,21 @@ class Run {
   void note_plan(const RankPlan& planned, const MemoryQuestion& question, const std::vector<int64_t>& seeds, int ranks,
                  const Callbacks& callbacks) const;
   std::string place_text(const RunRecord& record) const;  // "after step 3 of 50"
-  struct PassState;
-  void denoise_segment(PassState& state, int64_t segment);
-  void encode_prompts(PassState& state) const;
-  Denoiser::Hooks step_hooks(PassState& state, int64_t segment, const Denoiser& denoiser, Preview& preview) const;
-  void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
-  void skip_segment(PassState& state, int64_t segment);
-  bool uses_seed(const GenerateOptions& video) const;        // false where a file has the noise of every segment
-  void draw_noise(PassState& state, int64_t segment) const;  // of every video, into the latents
-  void take_latents(PassState& state, const RunRecord& from);
-  std::string prefix_of(int64_t segment) const;  // of names in dumps
-  DecodedPart part_of(int64_t segment) const;
-  void reserve_frames(Output& output) const;
-  std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
+  bool uses_seed(const GenerateOptions& video) const;     // false where a file has the noise of every segment
+  class RunningPass;
+  std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) const;
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
                                       const MemoryQuestion& admitted, const Observer& observer,
                                       const Callbacks& callbacks);
   static void compare(const std::vector<Video>& uncached, std::optional<double> velocity_off, bool resumed,
                       std::vector<Video>& results);
-  void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
-                         Video& result) const;
   void compare_with_one_rank(comm::Communicator& alone, const parallel::ParallelLayout& run_layout,
                              const std::vector<int64_t>& seeds, std::optional<double> weight_memory,
                              std::vector<Video>& results, const Callbacks& callbacks);
   // The options' weight_memory, or where they leave it open and memory is short what fits every process.
   std::optional<double> weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                       comm::Communicator& world) const;
-  // Rank 0's, where shards follow what is measured; none where no profile says what steps take.
-  std::optional<ShardPricing> shard_pricing(const Pass& pass, const MemoryQuestion& question) const;
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
   // `softmax` unset: as the keys say.
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,
