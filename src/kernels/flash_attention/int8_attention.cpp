@@ -310,7 +310,9 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
 
 namespace {
 
-constexpr int64_t kSampleRows = 8, kMostSampleKeys = 256, kFewestSampleKeys = 16, kSampleShare = 8;
+constexpr int64_t kEvenRows = 8, kMostEvenKeys = 256, kFewestEvenKeys = 16, kEvenShare = 8;
+constexpr int64_t kLongest = 4;  // of each of q, k and v
+constexpr int64_t kSampleRows = kEvenRows + kLongest, kMostSampleKeys = kMostEvenKeys + 2 * kLongest;
 
 struct SampleRow {
   const BFloat16* q;
@@ -320,21 +322,119 @@ struct SampleRow {
   alignas(32) float o[kMostHeadDim], rounded_o[kMostHeadDim];
 };
 
+// Rows of a source: `even` from the middles of equal parts, each for its part, then others for themselves.
+struct Sample {
+  int64_t rows[kMostSampleKeys];
+  int64_t count = 0, even = 0;
+  double share = 0;  // how many rows an even one is for
+
+  Sample(int64_t even_rows, int64_t all) : count(even_rows), even(even_rows) {
+    for (int64_t i = 0; i < even; ++i) rows[i] = (2 * i + 1) * all / (2 * even);
+  }
+  void add(const int64_t* more, int64_t n) {
+    for (int64_t i = 0; i < n; ++i)
+      if (std::find(rows, rows + count, more[i]) == rows + count) rows[count++] = more[i];
+  }
+  void complete(int64_t all) { share = static_cast<double>(all - (count - even)) / static_cast<double>(even); }
+  double weight(int64_t i) const { return i < even ? share : 1; }
+};
+
+// Adds those of the largest ‖row − mean‖ (null: 0), of which few may be all that matters.
+void add_longest(const PackSource& source, const float* mean, Sample& sample) {
+  float norms[kLongest] = {};
+  int64_t rows[kLongest], found = 0;
+  for (int64_t i = 0; i < source.count; ++i) {
+    const BFloat16* const row = row_of(source, i);
+    prefetch_row(source, std::min(i + kRowsAhead, source.count - 1));
+    Floats sum = simd::zero();
+    for (int64_t d = 0; d < source.head_dim; d += kWidth) {
+      const int64_t n = std::min(kWidth, source.head_dim - d);
+      Floats x = n == kWidth ? simd::load(row + d) : simd::load(row + d, n);
+      if (mean != nullptr) x = x - (n == kWidth ? simd::load(mean + d) : simd::load(mean + d, n));
+      sum = simd::fma(x, x, sum);
+    }
+    const auto norm = static_cast<float>(simd::sum(sum));
+    int64_t at = found;
+    while (at > 0 && norms[at - 1] < norm) --at;
+    if (at == kLongest) continue;
+    found = std::min(found + 1, kLongest);
+    for (int64_t j = found - 1; j > at; --j) {
+      norms[j] = norms[j - 1];
+      rows[j] = rows[j - 1];
+    }
+    norms[at] = norm;
+    rows[at] = i;
+  }
+  sample.add(rows, found);
+}
+
+// Scores of a row become weights that add up to 1; `rounds`: in panels, as bytes.
+void weigh(float* scores, const Sample& keys, bool rounds) {
+  const float top = *std::max_element(scores, scores + keys.count);
+  double sum = 0;
+  for (int64_t first = 0; first < keys.count; first += kInt8PanelKeys) {
+    const int64_t end = std::min(first + kInt8PanelKeys, keys.count);
+    const float largest = *std::max_element(scores + first, scores + end);
+    const float factor = std::exp2(largest - top) / kInt8LargestWeight;
+    for (int64_t j = first; j < end; ++j) {
+      const float byte = std::nearbyint(kInt8LargestWeight * std::exp2(scores[j] - largest));
+      scores[j] = (rounds ? byte * factor : std::exp2(scores[j] - top)) * static_cast<float>(keys.weight(j));
+      sum += static_cast<double>(scores[j]);
+    }
+  }
+  for (int64_t j = 0; j < keys.count; ++j) scores[j] /= static_cast<float>(sum);
+}
+
+// Adds weight times value to the outputs of the rows, exactly and as rounded: with the scales of the tiles, which have
+// the range of keys that are not in the sample too.
+void add_values(std::span<SampleRow> rows, const Sample& keys, const PackSource& values, int64_t key_tile) {
+  const int64_t head_dim = values.head_dim;
+  alignas(32) float scales[kMostHeadDim], centers[kMostHeadDim], factors[kMostHeadDim];
+  alignas(32) float value[kMostHeadDim] = {}, rounded_value[kMostHeadDim] = {};
+  int8_t bytes[kMostHeadDim];
+  for (int64_t begin = 0; begin < values.count; begin += key_tile) {
+    const int64_t end = std::min(begin + key_tile, values.count);
+    bool measured = false;
+    for (int64_t j = 0; j < keys.count; ++j) {
+      if (keys.rows[j] < begin || keys.rows[j] >= end) continue;
+      if (!measured) measure_int8_channels(values, begin, end, kWidth, {scales, centers, factors});
+      measured = true;
+      const BFloat16* v = row_of(values, keys.rows[j]);
+      int8_value_row(v, {scales, centers, factors}, head_dim, bytes);
+      for (int64_t d = 0; d < head_dim; ++d) {
+        value[d] = to_float(v[d]);
+        rounded_value[d] = centers[d] + scales[d] * static_cast<float>(bytes[d]);
+      }
+      for (SampleRow& row : rows) {
+        const Floats weight = simd::set(row.exact[j]), byte = simd::set(row.rounded[j]);
+        for (int64_t d = 0; d < head_dim; d += kWidth) {
+          simd::store(row.o + d, simd::fma(simd::load(value + d), weight, simd::load(row.o + d)));
+          simd::store(row.rounded_o + d, simd::fma(simd::load(rounded_value + d), byte, simd::load(row.rounded_o + d)));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int64_t int8_sample_bytes() { return kSampleRows * int64_t{sizeof(SampleRow)}; }
 
 double int8_output_error(const PackSource& queries, const PackSource& keys, const PackSource& values, const float* mean,
-                         float scale_log2e, void* scratch) {
-  const int64_t head_dim = queries.head_dim, rows = std::min(kSampleRows, queries.count);
-  const int64_t count = std::min(keys.count, std::clamp(keys.count / kSampleShare, kFewestSampleKeys, kMostSampleKeys));
-  if (rows == 0 || count == 0) return 0;
-  // The middle of each of `n` equal parts of `all`.
-  const auto at = [](int64_t i, int64_t n, int64_t all) { return (2 * i + 1) * all / (2 * n); };
-  const std::span<SampleRow> sample(new (scratch) SampleRow[kSampleRows], static_cast<size_t>(rows));
-  for (int64_t i = 0; i < rows; ++i) {
-    SampleRow& row = sample[static_cast<size_t>(i)];
-    row.q = row_of(queries, at(i, rows, queries.count));
+                         float scale_log2e, int64_t key_tile, void* scratch) {
+  if (queries.count == 0 || keys.count == 0) return 0;
+  const int64_t head_dim = queries.head_dim;
+  Sample of_queries(std::min(kEvenRows, queries.count), queries.count);
+  add_longest(queries, nullptr, of_queries);
+  of_queries.complete(queries.count);
+  Sample of_keys(std::min(keys.count, std::clamp(keys.count / kEvenShare, kFewestEvenKeys, kMostEvenKeys)), keys.count);
+  add_longest(keys, mean, of_keys);
+  add_longest(values, nullptr, of_keys);
+  of_keys.complete(keys.count);
+  const std::span<SampleRow> rows(new (scratch) SampleRow[kSampleRows], static_cast<size_t>(of_queries.count));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    SampleRow& row = rows[i];
+    row.q = row_of(queries, of_queries.rows[i]);
     row.scale = int8_row(row.q, nullptr, head_dim, row.values).scale / static_cast<float>(rotation_size(head_dim));
     row.offset = mean_product(row.q, mean, head_dim);
     std::fill(row.o, row.o + round_up(head_dim, kWidth), 0.0f);
@@ -342,70 +442,32 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
   }
   alignas(32) float key[kMostHeadDim];
   int8_t bytes[kMostHeadDim];
-  int32_t index[kMostSampleKeys];
-  for (int64_t j = 0; j < count; ++j) {
-    const int64_t sampled = at(j, count, keys.count);
-    index[j] = keys.index == nullptr ? static_cast<int32_t>(sampled) : keys.index[sampled];
-    const BFloat16* k = row_of(keys, sampled);
+  for (int64_t j = 0; j < of_keys.count; ++j) {
+    const BFloat16* k = row_of(keys, of_keys.rows[j]);
     for (int64_t d = 0; d < head_dim; ++d) key[d] = to_float(k[d]);
     const float scale = int8_row(k, mean, head_dim, bytes).scale;
-    for (SampleRow& row : sample) {
+    for (SampleRow& row : rows) {
       int32_t sum = 0;
       for (int64_t d = 0; d < head_dim; ++d) sum += int32_t{row.values[d]} * int32_t{bytes[d]};
       row.exact[j] = mean_product(row.q, key, head_dim) * scale_log2e;
       row.rounded[j] = (static_cast<float>(sum) * scale * row.scale + row.offset) * scale_log2e;
     }
   }
-  // Scores become weights that add up to 1; `rounds`: in panels, as bytes.
-  const auto weigh = [&](float* scores, bool rounds) {
-    const float top = *std::max_element(scores, scores + count);
-    double sum = 0;
-    for (int64_t first = 0; first < count; first += kInt8PanelKeys) {
-      const int64_t end = std::min(first + kInt8PanelKeys, count);
-      const float largest = *std::max_element(scores + first, scores + end);
-      const float factor = std::exp2(largest - top) / kInt8LargestWeight;
-      for (int64_t j = first; j < end; ++j) {
-        const float byte = std::nearbyint(kInt8LargestWeight * std::exp2(scores[j] - largest));
-        scores[j] = rounds ? byte * factor : std::exp2(scores[j] - top);
-        sum += static_cast<double>(scores[j]);
-      }
-    }
-    for (int64_t j = 0; j < count; ++j) scores[j] /= static_cast<float>(sum);
-  };
-  for (SampleRow& row : sample) {
-    weigh(row.exact, false);
-    weigh(row.rounded, true);
+  for (SampleRow& row : rows) {
+    weigh(row.exact, of_keys, false);
+    weigh(row.rounded, of_keys, true);
   }
-  const PackSource sampled{values.data, values.stride, values.dtype, index, count, head_dim};
-  alignas(32) float scales[kMostHeadDim], centers[kMostHeadDim], factors[kMostHeadDim];
-  measure_int8_channels(sampled, 0, count, kWidth, {scales, centers, factors});
-  alignas(32) float value[kMostHeadDim] = {}, rounded_value[kMostHeadDim] = {};
-  for (int64_t j = 0; j < count; ++j) {
-    const BFloat16* v = row_of(sampled, j);
-    int8_value_row(v, {scales, centers, factors}, head_dim, bytes);
+  add_values(rows, of_keys, values, key_tile);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double weight = of_queries.weight(static_cast<int64_t>(i));
     for (int64_t d = 0; d < head_dim; ++d) {
-      value[d] = to_float(v[d]);
-      rounded_value[d] = centers[d] + scales[d] * static_cast<float>(bytes[d]);
-    }
-    for (SampleRow& row : sample) {
-      const Floats weight = simd::set(row.exact[j]), byte = simd::set(row.rounded[j]);
-      for (int64_t d = 0; d < head_dim; d += kWidth) {
-        simd::store(row.o + d, simd::fma(simd::load(value + d), weight, simd::load(row.o + d)));
-        simd::store(row.rounded_o + d, simd::fma(simd::load(rounded_value + d), byte, simd::load(row.rounded_o + d)));
-      }
+      const double exact = static_cast<double>(rows[i].o[d]), off = static_cast<double>(rows[i].rounded_o[d]) - exact;
+      error += weight * off * off;
+      norm += weight * exact * exact;
     }
   }
-  double errors = 0;
-  for (const SampleRow& row : sample) {
-    double error = 0, norm = 0;
-    for (int64_t d = 0; d < head_dim; ++d) {
-      const double exact = static_cast<double>(row.o[d]), off = static_cast<double>(row.rounded_o[d]) - exact;
-      error += off * off;
-      norm += exact * exact;
-    }
-    if (error != 0) errors += error / norm;  // values may all be zero
-  }
-  return std::sqrt(errors / static_cast<double>(rows));
+  return error == 0 ? 0 : std::sqrt(error / norm);  // values may all be zero
 }
 
 bool Int8Heads::take(double error) {

@@ -74,11 +74,13 @@ struct Int8Queries {
 void pack_int8_queries(const TileShape& shape, const PackSource& source, const float* mean, float scale_log2e,
                        int64_t begin, int64_t rows, const Int8Queries& to);
 
-// By how much int8 moves o: relative L2, of a few rows of a head's queries and an eighth of its keys and values, at
-// least 16 and at most 256, both evenly spaced; biases are left out. NaN where something is not finite. It costs 1 % of
-// a head of 1 560 tokens, less of longer ones. `scratch` has int8_sample_bytes(), 64-byte aligned.
+// By how much int8 moves o: relative L2, of a sample of a head's queries, and of its keys with their values: eight
+// queries and an eighth of the keys, at least 16 and at most 256, evenly spaced, and the four of the largest norm of
+// each of q, k and v, which may be all that matters. Values are rounded with the scales that they will have, of key
+// tiles of `key_tile`. Biases are left out. NaN where something is not finite. It costs 2 to 3 % of a head of 1 560
+// tokens with AVX2, less of longer ones. `scratch` has int8_sample_bytes(), 64-byte aligned.
 double int8_output_error(const PackSource& queries, const PackSource& keys, const PackSource& values, const float* mean,
-                         float scale_log2e, void* scratch);
+                         float scale_log2e, int64_t key_tile, void* scratch);
 int64_t int8_sample_bytes();
 
 // What becomes of the heads of a block, one after another.

@@ -312,7 +312,7 @@ TEST_P(Int8Attention, ValuesLoseNothingToWhatTheyShare) {
     test::fill_random(c.v, 5, 4, 1);
     for (int64_t i = 0; i < 40; ++i)
       for (int64_t d = 0; d < 80; ++d)
-        set_element(c.q, 0, i, 0, d, 4 * static_cast<float>(element(c.k, 0, 17 * i, 0, d)));
+        set_element(c.q, 0, i, 0, d, 30 * static_cast<float>(element(c.k, 0, 17 * i, 0, d)));
     c.attend();
     const Tensor expected = c.reference();
     double off = 0;
@@ -505,37 +505,6 @@ TEST_P(Int8Attention, CoarseHeadsStayInBf16) {
     EXPECT_EQ(c.counts.int8_heads, 0);
     EXPECT_TRUE(matches_reference(c));
   }
-}
-
-TEST(Int8OutputError, IsThatOfASample) {
-  Case c({"scalar", DType::kBF16}, 1, 64, 2048, 1, 128);
-  const auto source = [](const Tensor& x) {
-    return PackSource{x.data<void>(), x.view().stride(1), DType::kBF16, nullptr, x.extent(1), 128};
-  };
-  const std::vector<float> mean(128);
-  const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(128.0));
-  const Tensor scratch(DType::kU8, {int8_sample_bytes()});
-  const auto error_with = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-    return int8_output_error(source(q), source(k), source(v), mean.data(), scale, scratch.data<void>());
-  };
-  const double error = error_with(c.q, c.k, c.v);
-  // Of normal numbers, see int8_tolerance(): at most 2·2^-7, and not far below.
-  EXPECT_LE(error, 0x1p-6);
-  EXPECT_GE(error, 0.5 * 0x1p-6);
-  // Queries that are long where keys are zero: every rounding of a key counts a hundred times, and no score grows.
-  Case coarse({"scalar", DType::kBF16}, 1, 64, 2048, 1, 128);
-  for (int64_t i = 0; i < 64; ++i) set_element(coarse.q, 0, i, 0, 0, 1000);
-  for (int64_t j = 0; j < 2048; ++j) set_element(coarse.k, 0, j, 0, 0, 0);
-  EXPECT_GT(error_with(coarse.q, coarse.k, c.v), 4 * error);
-  // Values that are all the same are their middle, and what rounding does to weights cannot be seen.
-  const Tensor same(DType::kBF16, c.v.shape());
-  test::fill_random(same, 3, 3, 0);
-  EXPECT_LE(error_with(c.q, c.k, same), 1e-6);
-  set_element(c.v, 0, 12, 0, 3, kNaN);  // the second of 256 in the sample
-  EXPECT_TRUE(std::isnan(error_with(c.q, c.k, c.v)));
-  set_element(c.v, 0, 12, 0, 3, 0);
-  set_element(c.k, 0, 4, 0, 3, kNaN);
-  EXPECT_TRUE(std::isnan(error_with(c.q, c.k, c.v)));
 }
 
 // Keys of the second block have one large element that queries do not: what they share with queries is rounded away.

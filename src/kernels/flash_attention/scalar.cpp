@@ -169,7 +169,7 @@ class ScalarKernel final : public FlashKernel {
       int8.heads[head] =
           count > 0 && taken.take(int8_output_error(
                            source(q, nullptr, problem_.query_tokens), selected_keys, selected_values, mean(int8, b, h),
-                           static_cast<float>(static_cast<double>(problem_.scale) * kLog2E), sample));
+                           static_cast<float>(static_cast<double>(problem_.scale) * kLog2E), key_tile, sample));
       if (!int8.heads[head]) continue;
       for (int64_t j = 0; j < count; ++j) {
         const int64_t row = head * keys + j;

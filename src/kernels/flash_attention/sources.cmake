@@ -23,6 +23,7 @@ list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/fixed_max_test.cpp
   flash_attention/folding_test.cpp
   flash_attention/int8_attention_test.cpp
+  flash_attention/int8_output_error_test.cpp
   flash_attention/log_sum_exp_test.cpp
   flash_attention/masks_test.cpp
   flash_attention/numerics_test.cpp

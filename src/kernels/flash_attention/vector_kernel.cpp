@@ -134,7 +134,7 @@ class VectorKernel final : public FlashKernel {
       for (int64_t head = range.begin; head < range.end; ++head)
         errors[head] =
             int8_output_error(queries(call, head), source(call, call.block.k, head), source(call, call.block.v, head),
-                              mean_of(call, head), scale_log2e_, samples + thread * sample_bytes);
+                              mean_of(call, head), scale_log2e_, int8_.shape.key_tile, samples + thread * sample_bytes);
     });
     Int8Heads heads(problem_);
     for (int64_t head = 0; head < heads_; ++head)
