@@ -88,7 +88,7 @@ FORBIDDEN_NAMES = {
 # that run transformer and VAE. Everything else takes plain values.
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"src/pipeline/" + name for name in (
-    "checks/forward_checks.cpp", "checks/forward_checks.h", "model_files/model_folder.cpp", "model_files/model_folder.h",
+    "checks/forward_bounds.cpp", "checks/forward_checks.cpp", "checks/forward_checks.h", "model_files/model_folder.cpp", "model_files/model_folder.h",
     "planning/model_configs.cpp", "planning/model_configs.h", "planning/run_workload.cpp", "planning/run_workload.h", "stages/condition_ranks.cpp", "stages/decode_frames.cpp",
     "stages/denoise.cpp", "stages/denoise.h", "stages/model_weights.cpp", "stages/model_weights.h")}
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.

@@ -116,6 +116,7 @@ constexpr Sound kSound[] = {
     {"wan21_vace", "ranks=2 control_video reference_images=@reference_0.png num_frames=5 dtype=float32"},
     {"wan21_t2v", "ranks=3 data_parallelism=1 attention=ring dtype=int8 int8_layers=all"},
     {"wan21_t2v_h6", "ranks=4 data_parallelism=1 tensor_parallelism=2 ulysses_shards=2 dtype=int8 int8_layers=all"},
+    {"wan21_t2v", "ranks=4 data_parallelism=1 tensor_parallelism=4 dtype=int8 int8_layers=all"},
     {"wan21_vace",
      "ranks=2 data_parallelism=1 control_video mask=@mask_00.png num_frames=5 dtype=int8 int8_layers=all"},
     {"wan22_animate",

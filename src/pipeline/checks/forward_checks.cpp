@@ -164,36 +164,6 @@ std::string ForwardChecks::place_text(const CheckedValue& value) const {
   return fmt::format("{}, {}{}rank {}", step, expert, sample, value.rank);
 }
 
-// What keys and values that travel in fewer bits may add to the error of a self-attention: both are rounded once, bf16
-// by 2^−9 of each, int8 by half a step of the largest of 32, which is at most 3.5 of their size: 3.5 / (127·√12) =
-// 2^−7. The other fourteen roundings of a stage's bound are the room that scores need, which multiply an error of keys.
-double ForwardChecks::kv_rounding(const Stage& stage) const {
-  constexpr double kRoundings = 16;
-  if (stage.kind != Kind::kSelfAttention) return 0;
-  switch (setup_.kv_exchange) {
-    case parallel::KVExchange::kAsComputed:
-      return 0;
-    case parallel::KVExchange::kBFloat16:
-      return kRoundings * 0x1p-9;
-    case parallel::KVExchange::kInt8:
-      return kRoundings * 0x1p-7;
-  }
-  ZT_CHECK(false);
-}
-
-double ForwardChecks::bound(const Stage& stage, int64_t step) const {
-  const bool int8 = setup_.attention_dtype == attention::AttentionDtype::kInt8;
-  return stage_bound(stage, config_of(step), setup_.plan.dtype) +
-         (int8 ? wan::reference::int8_attention_rounding(stage) : 0) + kv_rounding(stage);
-}
-
-double ForwardChecks::largest_bound() const {
-  double largest = 0;
-  for (int64_t step = 0; step < std::ssize(timesteps_); ++step)
-    for (const Stage& stage : stages_) largest = std::max(largest, bound(stage, step));
-  return largest;
-}
-
 double ForwardChecks::kept_bytes(const ModelFolder& model, const RunPlan& plan) {
   const wan::TransformerConfig& config = model.experts.front().config;
   constexpr double kStages = 3;
@@ -365,14 +335,11 @@ void ForwardChecks::note_missing(int64_t step, int64_t sample, size_t place,
 }
 
 void ForwardChecks::compare_stages(int64_t step) {
-  // Both have rounded alike but for the order of sums: of scores, probabilities, their sum and what is folded, or of
-  // what ranks that share a layer have of a product. Four roundings of the sixteen.
-  constexpr double kOfStage = 0.25;
   const parallel::ParallelLayout alone;
   const RankValues ranks = values(), one(setup_.plan, alone, {&one_rank_});
   for (size_t place = 0; place < stages_.size(); ++place) {
     const Stage& stage = stages_[place];
-    const double allowed = kOfStage * (bound(stage, step) - kv_rounding(stage)) + kv_rounding(stage);
+    const double allowed = bound_of_one_rank(stage, step);
     const RankValues::Recorded named = recorded(stage);
     const IndexRange tokens = tokens_of(stage, step);
     for (int64_t sample = 0; sample < setup_.plan.samples(); ++sample) {

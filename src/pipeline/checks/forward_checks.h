@@ -109,7 +109,8 @@ class ForwardChecks {
   const wan::TransformerConfig& config_of(int64_t step) const {  // with the expert's own int8_blocks
     return setup_.model.experts[static_cast<size_t>(expert_of(step))].config;
   }
-  double bound(const Stage& stage, int64_t step) const;  // of its relative L2 error
+  double bound(const Stage& stage, int64_t step) const;              // of its relative L2 error
+  double bound_of_one_rank(const Stage& stage, int64_t step) const;  // likewise, to one rank's
   double kv_rounding(const Stage& stage) const;
   RankValues values() const;
   RankValues::Recorded recorded(const Stage& stage) const;

@@ -242,8 +242,6 @@ double stage_bound(int64_t terms, DType dtype) {
   return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
 }
 
-namespace {
-
 // A block that is multiplied in int8 rounds x and the weights of each product to steps of the largest of a group or a
 // row, which is some 3.5 of their size: by 3.5 / (127·√12) = 2^−7 of each. Up to three products follow one another in a
 // stage: √6 of these. Three times that is the room that scores need, which multiply an error of queries and keys.
@@ -256,8 +254,6 @@ double int8_rounding(const Stage& stage, const TransformerConfig& config) {
   const bool int8 = std::binary_search(config.int8_blocks.begin(), config.int8_blocks.end(), block);
   return int8 ? kRoundings * 0x1p-7 : 0;
 }
-
-}  // namespace
 
 // The time embedding is float32 whatever the dtype is, and rounded behind it: a quarter of the roundings. A sinusoid's
 // angle is a timestep times a frequency of at most 1, in float32: it is off by the last bit of a thousand.

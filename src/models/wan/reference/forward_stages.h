@@ -96,7 +96,8 @@ class ForwardStages {
 double stage_bound(int64_t terms, DType dtype);
 int64_t longest_sum(const TransformerConfig& config);
 double stage_bound(const Stage& stage, const TransformerConfig& config, DType dtype);
-double int8_attention_rounding(const Stage& stage);  // what attention_dtype=int8 may add to that
+double int8_rounding(const Stage& stage, const TransformerConfig& config);  // of that, what blocks in int8 add
+double int8_attention_rounding(const Stage& stage);                         // what attention_dtype=int8 may add to that
 
 // How far a stage's result is from what is expected, over all of its values, and over the rows, features and values
 // apart: what is wrong in one of them is small among all.
