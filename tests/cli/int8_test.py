@@ -298,6 +298,8 @@ def blocks_are_chosen_within_a_budget(cwd):
     said_no(generate(cwd, "dtype=int8", "int8_layers=all", "budget=0.1", *cache, "output=a.gif"), "int8_layers=all",
             "not known")
     said_no(generate(cwd, *chosen, "budget=0.5", "cache=sen", "output=a.gif"), "what cache=sen", "spends of it is not known", "cache=drift")
+    said_no(generate(cwd, *chosen, "budget=0.5", "kv_exchange_dtype=int8", "output=a.gif"),
+            "what kv_exchange_dtype=int8", "spends of it is not known")
     said_no(generate(cwd, *cache, "budget=0.5", "cache_threshold=0.1", "output=a.gif"), "decides what cache=drift", "leave out cache_threshold=0.1")
 
 

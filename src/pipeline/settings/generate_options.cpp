@@ -328,6 +328,8 @@ void check_budget(const GenerateOptions& o) {
         *o.budget);
   if (int8 && !layers)
     fail("budget={}: what int8_layers={} spends of it is not known; set int8_layers=auto", *o.budget, o.int8_layers);
+  if (o.strategy.kv_exchange_dtype == parallel::KVExchange::kInt8)
+    fail("budget={}: what kv_exchange_dtype=int8 spends of it is not known; leave one of them out", *o.budget);
   check_cache_within_budget(o);
 }
 
