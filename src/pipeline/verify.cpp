@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <utility>
+#include <variant>
 
 #include "attention/strategy.h"
 #include "base/error.h"
@@ -196,6 +198,8 @@ VerifyReport report_of(const ForwardChecks& checks, const ModelFolder& model, co
   report.stages = checks.stages();
   report.stages_checked = checks.stages_checked();
   for (const ReusedStep& step : checks.reused()) report.reused[step.step + 1] = step.relative_l2;
+  if (const auto* drift = std::get_if<sampling::DriftCacheSettings>(&run.plan().step_cache))
+    report.reuse_threshold = drift->threshold;
   for (const Tensor& latents : checks.latents()) report.latents.push_back(mark_of(latents));
   report.outside = checks.outside();
   report.layers = static_cast<int>(model.experts.front().config.num_layers);
@@ -247,6 +251,10 @@ std::string VerifyReport::text(bool whole) const {
     for (const auto& [step, distance] : reused) steps.push_back(fmt::format("{}: {:.2g}", step, distance));
     text += fmt::format("  Steps that reuse, with the distance of their velocity to that of a whole forward: {}\n",
                         fmt::join(steps, ", "));
+    const double largest = std::ranges::max(reused | std::views::values);
+    if (reuse_threshold && largest > *reuse_threshold)
+      text += fmt::format("  That is up to {:.2g} of velocities predicted to be at most {:.2g} off (cache_threshold)\n",
+                          largest, *reuse_threshold);
   }
   if (!latents.empty()) text += fmt::format("  Latents {:016x}\n", latents.back().hash);
   if (!whole) return text;

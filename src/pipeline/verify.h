@@ -60,9 +60,10 @@ struct VerifyReport {
   };
   Check one_rank, float64;
   int64_t stages = 0, stages_checked = 0, rows = 0;  // of float64: one of a step and a branch each
-  std::map<int64_t, double> reused;  // by step, from 1: how far its velocity is from that of a whole forward
-  std::vector<LatentsMark> latents;  // the noise, then those after each step
-  double step_bound = 0;             // of the latents' relative L2 distance to those of another machine, a step
+  std::map<int64_t, double> reused;       // by step, from 1: how far its velocity is from that of a whole forward
+  std::optional<double> reuse_threshold;  // of cache=drift, which predicts that distance; unset: another cache
+  std::vector<LatentsMark> latents;       // the noise, then those after each step
+  double step_bound = 0;                  // of the latents' relative L2 distance to those of another machine, a step
   int64_t outside = 0;
   std::string first_outside;  // a sentence; empty: every value is inside its bound
 
