@@ -36,8 +36,9 @@ struct JobRecord {
   int64_t number = 0;  // in the order of asking
   JobStatus status = JobStatus::kQueued;
   std::string model;
-  std::map<std::string, std::string> settings;               // as settings_to_keep()
-  std::map<std::string, std::string> model_settings;         // of the server, that decided the video when it was made
+  std::map<std::string, std::string> settings;  // as settings_to_keep()
+  // Of the server, that decide the video: as it was queued, and what a budget chose when it was made.
+  std::map<std::string, std::string> model_settings;
   std::vector<std::pair<std::string, std::string>> uploads;  // key, name of the file in the job's folder
   int64_t width = 0, height = 0, num_frames = 0, fps = 0;
   int64_t created_at = 0;  // seconds since 1970

@@ -228,6 +228,7 @@ json JobQueue::create(const VideoRequest& request) {
     record.fps = options.fps;
     record.created_at = std::time(nullptr);
     record.predicted_seconds = forecast.seconds;
+    record.model_settings = settings_of_model(options, record.settings);
     record.predicted_bytes = forecast.memory.count();
     const std::string id = record.id;
     json answer;
@@ -386,6 +387,7 @@ json JobQueue::retry(const std::string& id) {
     models_.find(record.model);  // a server does not start while one waits for a model that is not served
     check_place();
     JobRecord again = queued_again(record, next_number_++);
+    again.model_settings = settings_of_model(options_of(again), again.settings);
     store_.clear_starts(id);
     store([&] { store_.save(again); });
     by_number_.erase(record.number);

@@ -13,7 +13,6 @@
 #include "pipeline/model_files/merged_loras.h"
 #include "pipeline/outputs/preview_file.h"
 #include "pipeline/records/journal.h"
-#include "pipeline/settings/run_identity.h"
 #include "pipeline/stages/phases.h"
 #include "server/job_queue.h"
 #include "server/video_request.h"
@@ -38,18 +37,6 @@ std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
 bool refuses_journal(const std::string& message, const std::filesystem::path& journal) {
   return message.starts_with(fmt::format("resume={}: ", journal.string())) ||
          message.starts_with((journal / "").string());
-}
-
-// What the server gave to the model that decides the video, and the job does not say: where it is not the default.
-std::map<std::string, std::string> model_settings(const GenerateOptions& options, const JobRecord& job) {
-  const std::map<std::string, std::string> defaults = pipeline::deciding_settings({});
-  std::map<std::string, std::string> settings = pipeline::deciding_settings(options);
-  std::erase_if(settings, [&](const auto& setting) {
-    const std::string& key = setting.first;
-    const bool of_server = use_of_key(key) == KeyUse::kModel || key == "cache_threshold" || key.starts_with("lora");
-    return !of_server || job.settings.contains(key) || setting == *defaults.find(key);
-  });
-  return settings;
 }
 
 }  // namespace
@@ -209,7 +196,7 @@ Video JobQueue::run_model(const JobPointer& job, const GenerateOptions& options,
   // Not where the queue ends meanwhile: then it is no crash of this job.
   const auto begins = [&](const GenerateOptions& of_run) {
     const std::lock_guard lock(mutex_);
-    job->record.model_settings = model_settings(of_run, job->record);
+    job->record.model_settings = settings_of_model(of_run, job->record.settings);
     if (counts && !stopping_) store_.count_start(job->record.id);
   };
   return models_.run(models_.find(job->record.model), options, video_file(options.output), callbacks_of(job), begins);

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "models/sampling/published_caches.h"
+#include "pipeline/settings/run_identity.h"
 #include "server/api_error.h"
 #include "server/base64.h"
 
@@ -399,6 +400,18 @@ std::string upload_ending(const Upload& upload) {
   // No other kind: a playlist would name files of this machine.
   throw wrong(upload.key, fmt::format("{}: must be an MP4, MKV, WebM, AVI or GIF file{}", upload.key,
                                       upload.key == "mask" ? ", or a PNG, JPEG or WebP" : ""));
+}
+
+std::map<std::string, std::string> settings_of_model(const pipeline::GenerateOptions& options,
+                                                     const std::map<std::string, std::string>& kept) {
+  const std::map<std::string, std::string> defaults = pipeline::deciding_settings({});
+  std::map<std::string, std::string> settings = pipeline::deciding_settings(options);
+  std::erase_if(settings, [&](const auto& setting) {
+    const std::string& key = setting.first;
+    const bool of_server = use_of_key(key) == KeyUse::kModel || key == "cache_threshold" || key.starts_with("lora");
+    return !of_server || kept.contains(key) || setting == *defaults.find(key);
+  });
+  return settings;
 }
 
 }  // namespace zoetrope::server

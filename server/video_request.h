@@ -67,4 +67,8 @@ std::map<std::string, std::string> settings_to_keep(const VideoRequest& request,
 // for other kinds of files.
 std::string upload_ending(const Upload& upload);
 
+// What the server gave to the model that decides the video, and these settings do not say: where it is not the default.
+std::map<std::string, std::string> settings_of_model(const pipeline::GenerateOptions& options,
+                                                     const std::map<std::string, std::string>& kept);
+
 }  // namespace zoetrope::server

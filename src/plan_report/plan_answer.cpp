@@ -13,6 +13,7 @@
 #include "pipeline/planning/layout_question.h"
 #include "pipeline/planning/planned_run.h"
 #include "pipeline/planning/profile_choice.h"
+#include "pipeline/planning/run_words.h"
 #include "pipeline/planning/weights_to_fit.h"
 #include "pipeline/settings/generate_options.h"
 #include "plan_report/plan_report.h"
@@ -143,10 +144,11 @@ class Subject {
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
     std::vector<std::string> lines{
-        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), run_.plan.tokens, run_.plan.total_steps(),
-                    run_.plan.guided ? "two guidance branches" : "no guidance"),
-        fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
-                    pipeline::dtype_word(o.text_encoder_dtype), pipeline::dtype_word(o.vae_dtype))};
+        fmt::format("Model     {}: {} tokens, {} steps, {}{}", name(), run_.plan.tokens, run_.plan.total_steps(),
+                    run_.plan.guided ? "two guidance branches" : "no guidance", pipeline::step_cache_words(o)),
+        fmt::format("Dtypes    transformer {}{}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
+                    pipeline::int8_words(run_.model, run_.plan), pipeline::dtype_word(o.text_encoder_dtype),
+                    pipeline::dtype_word(o.vae_dtype))};
     for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Files     " + line);
     return lines;
   }

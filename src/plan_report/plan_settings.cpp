@@ -141,6 +141,14 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));
   if (run.strategy.kv_exchange_dtype != parallel::KVExchange::kAsComputed)
     settings.push_back(fmt::format("kv_exchange_dtype={}", kv_exchange_name(run.strategy.kv_exchange_dtype)));
+  if (run.dtype == DType::kI8) {
+    settings.emplace_back("dtype=int8");
+    settings.push_back(fmt::format("int8_layers={}", run.int8_layers));
+  }
+  if (pipeline::spends_measured_errors(run)) {
+    if (run.budget) settings.push_back(fmt::format("budget={}", *run.budget));
+    if (!run.int8_calibration.empty()) settings.push_back("int8_calibration=" + run.int8_calibration);
+  }
   if (run.strategy.attention_dtype == attention::AttentionDtype::kInt8) settings.emplace_back("attention_dtype=int8");
   if (run.strategy.attention_int8_limit)
     settings.push_back(fmt::format("attention_int8_limit={}", *run.strategy.attention_int8_limit));

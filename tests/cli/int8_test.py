@@ -256,7 +256,7 @@ def blocks_are_chosen_within_a_budget(cwd):
         latents.unlink()
     # plan and inspect know the weights that were measured, and what a run writes needs no measurement.
     plan = run([harness.PROGRAM, "plan", harness.MODEL, *harness.SMALL[1:], *chosen, f"budget={one}", "ranks=1"], cwd)
-    assert plan.returncode == 0, plan.stderr
+    assert "blocks multiply in int8 (" in plan.stdout and f" int8_layers=auto budget={one} " in plan.stdout, plan.stdout + plan.stderr
     words = [*chosen, f"budget={one}", "deterministic=true", "certificate=c.json"]
     result = run([harness.PROGRAM, "verify", harness.MODEL, *harness.SMALL, *words], cwd)
     assert result.returncode == 0, result.stderr

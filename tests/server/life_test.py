@@ -50,8 +50,10 @@ def the_same_settings_make_the_same_bytes(folder):
 def the_command_makes_it_again(folder):
     """With what the server gave to the model. Nothing of it is a path."""
     with Server(folder, "dtype=float32", "weights=random", "weights_seed=4", "ranks=2") as server:
-        identity = server.create(seed=3, negative_prompt="@home").ok()["id"]
+        queued = server.create(seed=3, negative_prompt="@home").ok()
+        identity = queued["id"]
         command = server.until(identity, "completed")["command"]
+        assert sorted(queued["command"].split()) == sorted(command.split()), (queued["command"], command)
         made = server.get(f"/v1/videos/{identity}/content").body
     for word in ("dtype=float32", "weights=random", "weights_seed=4"):
         assert word in command.split(), command

@@ -1,4 +1,4 @@
-#include "pipeline/run_words.h"
+#include "pipeline/planning/run_words.h"
 
 #include <fmt/format.h>
 
