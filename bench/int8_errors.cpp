@@ -343,6 +343,9 @@ Range range_of(const pipeline::ModelFolder& model, size_t expert, const Int8Erro
   if (model.experts.size() == 2)
     (expert == 0 ? range.last : range.first) =
         train * settings.run.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
+  if (!(range.last < range.first))
+    fail("boundary_ratio={}: leaves the {} nothing above timestep {:.0f}, where errors are measured last",
+         range.first / train, pipeline::expert_name(static_cast<int>(expert)), range.last);
   for (int64_t i = 1; i <= settings.timesteps; ++i) {
     const double share = static_cast<double>(i) / static_cast<double>(settings.timesteps);
     range.timesteps.push_back(range.first + share * (range.last - range.first));

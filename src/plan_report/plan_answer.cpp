@@ -243,6 +243,16 @@ std::string memory_text(const std::vector<PlanPart>& parts) {
   return "memory per device: " + fmt::to_string(fmt::join(each, ", "));
 }
 
+// Gains that a profile does not state are 1.
+std::string int8_note(const HardwareProfile& hardware, const planner::Work& work) {
+  const planner::ComputeFigures& rates = hardware.compute(work.element_bytes);
+  const char* key = work.int8_share > 0 && rates.int8_gain == 1             ? "int8_gain"
+                    : work.int8_attention && rates.int8_attention_gain == 1 ? "int8_attention_gain"
+                                                                            : nullptr;
+  if (key == nullptr) return "";
+  return fmt::format("{} has no bf16.{}, so int8 is predicted to take as long as bf16", hardware.name, key);
+}
+
 }  // namespace
 
 PlanReport plan_answer(const PlanOptions& options) {
@@ -283,6 +293,7 @@ PlanReport plan_answer(const PlanOptions& options) {
   for (const std::string& file : subject.missing_files())
     report.notes.push_back(fmt::format("{}: is not here, or not whole; planned as the model is published", file));
   if (!options.ignored.empty()) report.notes.push_back(options.ignored);
+  if (const std::string note = int8_note(report.hardware, report.work); !note.empty()) report.notes.push_back(note);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
   report.question = subject.lines();

@@ -307,6 +307,9 @@ def blocks_are_chosen_within_a_budget(cwd):
 def each_expert_spends_a_budget_for_its_guidance(cwd):
     file = pathlib.Path(cwd) / "int8.json"
     model = str(pathlib.Path(harness.MODEL).with_name("wan22_t2v"))
+    refused(cwd, run([harness.PROGRAM, "int8", model, "boundary_ratio=0.04"], cwd), "leaves the transformer_2 nothing above timestep 50")
+    homeless = {"env": {"HOME": "", "XDG_CACHE_HOME": ""}}
+    refused(cwd, generate(cwd, "dtype=int8", "int8_layers=auto", "output=a.gif", **homeless), "neither XDG_CACHE_HOME nor HOME")
     result = run([harness.PROGRAM, "int8", model, "num_timesteps=1", f"int8_calibration={file}", "guidance_scale_2=1"], cwd)
     assert result.returncode == 0, result.stderr
     titles = [line.rsplit(", ", 1)[1] for line in result.stdout.splitlines() if line.startswith("transformer")]
@@ -510,7 +513,7 @@ def experts_are_priced_by_their_own_blocks(cwd):
     def seconds(layers):
         result = run([harness.PROGRAM, "plan", "wan2.2_t2v_a14b", "ranks=1", "hardware=cpu", "json=p.json", "dtype=int8",
                       f"int8_layers={layers}", "what_if.bf16.int8_gain=2"], cwd)
-        assert result.returncode == 0, result.stderr
+        assert result.returncode == 0 and "no bf16.int8_gain" not in result.stdout, result.stderr + result.stdout
         return json.loads((pathlib.Path(cwd) / "p.json").read_text())["plans"][0]["candidates"][0]["seconds_per_step"]
 
     one, every = seconds("0"), seconds("all")
@@ -529,6 +532,7 @@ def bad_words_are_refused(cwd):
     short = [harness.PROGRAM, "plan", "wan2.1_t2v_14b", "ranks=1", "weight_memory=2.2"]
     assert run([*short, "dtype=int8", "int8_layers=all"], cwd).returncode == 0
     refused(cwd, run(short, cwd), "weight_memory=2.2", "at least")
+    assert "cpu has no bf16.int8_gain" in run([*short, "hardware=cpu", "dtype=int8", "int8_layers=all"], cwd).stdout
     plan = run([harness.PROGRAM, "plan", "wan2.1_t2v_1.3b", "dtype=int8", "int8_layers=1-40"], cwd)
     refused(cwd, plan, "'1-40'", "blocks 0 to 29", "0-29")
 

@@ -17,13 +17,17 @@ namespace {
 
 // What `zoetrope int8` measured of an expert. `key`: what asks for it.
 Int8Errors measured_errors(const Int8Calibration& file, const ModelFolder& model, size_t expert, std::string_view key) {
+  if (file.file().empty())
+    fail(
+        "{}: neither XDG_CACHE_HOME nor HOME names a folder with what `zoetrope int8` measured; name its file as "
+        "int8_calibration=",
+        key);
   const std::optional<Int8Errors> errors = file.find(transformer_identity(model, expert));
   if (!errors || errors->block_count() != model.experts[expert].config.block_count())
     fail(
         "{}: {} has no errors of the {} of {}, or is of another version; measure them with `zoetrope int8`, given the "
         "same model, LoRA files and strengths{}",
-        key, file.file().empty() ? "there is no cache folder, which" : file.file().string(),
-        expert_name(static_cast<int>(expert)), model.folder.string(),
+        key, file.file().string(), expert_name(static_cast<int>(expert)), model.folder.string(),
         key == "int8_layers=auto" ? ", or set int8_layers=inner" : "");
   return *errors;
 }
