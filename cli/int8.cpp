@@ -65,16 +65,14 @@ constexpr const char* kTaken[] = {"model",
                                   "int8_calibration",
                                   "dtype",
                                   "int8_layers",
-                                  "budget"};
+                                  "budget",
+                                  "recipe"};
 
 void refuse_other_keys(const OptionSet& set) {
   for (const auto& [key, value] : set.settings()) {
     if (set.origin(key) != kCommandLine) continue;
-    if (std::ranges::find(kTaken, key) == std::end(kTaken)) {
-      // A recipe's value is in the keys that it sets.
-      fail("{}: means nothing to int8, which measures a model and makes no video; leave it out",
-           value.empty() ? key : key + "=" + value);
-    }
+    if (std::ranges::find(kTaken, key) == std::end(kTaken))
+      fail("{}={}: means nothing to int8, which measures a model and makes no video; leave it out", key, value);
     // Runs that use the result have dtype=int8 and int8_layers=auto, so these are let through.
     if ((key == "dtype" && value != "int8") || (key == "int8_layers" && value != pipeline::kChosenLayers))
       fail("{}={}: int8 measures every block against bf16; leave it out", key, value);
@@ -92,7 +90,9 @@ std::string help() {
       "(≤), and of any small change, because bf16 then rounds otherwise. Within budget=, dtype=int8 int8_layers=auto\n"
       "chooses blocks by it, and attention_dtype=int8 its heads. Latents are those of runs with guidance_scale=, so "
       "give "
-      "that of\nyours; the table is for it, and what is stored serves any.\n"
+      "that of\nyours, or its recipe=; the table is for it, and what is stored serves any guidance. Errors depend on "
+      "the prompt\n"
+      "too, by a factor of three: give one like yours.\n"
       "LoRA files and their strengths belong to the model: give those that runs will have.\n\n"
       "Example:\n  zoetrope int8 Wan2.1-T2V-1.3B-Diffusers\n"
       "  zoetrope generate Wan2.1-T2V-1.3B-Diffusers prompt=\"a red cat\" dtype=int8 int8_layers=auto budget=0.06\n",
