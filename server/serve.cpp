@@ -76,7 +76,7 @@ OptionSet describe_serve_options(ServeOptions& o) {
       .integer("keep", o.keep, {1, 1000000},
                "ended jobs that are kept, failed ones too; the oldest beyond them are deleted with their files")
       .text("token", o.token, "what requests must carry as Authorization: Bearer TOKEN; unset: nothing")
-      .text("token_file", o.token_file, "file with the token, hidden from other users of the machine")
+      .text("token_file", o.token_file, "file with the token, which then shows in no list of processes")
       .text("allowed_hosts", o.allowed_hosts,
             "names of the server besides IP addresses and localhost, as a.example,b.example")
       .text("lora_folder", o.lora_folder, "folder of the .safetensors files that requests may name as lora")
