@@ -491,7 +491,8 @@ std::string Run::describe(int ranks) const {
 
 double Run::comparison_seconds(const RankPlan& planned, const MemoryQuestion& question) const {
   if (!options_.compare_one_rank) return 0;
-  const double step = planned.step_seconds(one_rank_question(question)).value_or(0);
+  // A profile's device is one of the ranks of this process, and a rank alone has the threads of them all.
+  const double step = planned.step_seconds(one_rank_question(question)).value_or(0) / question.ranks_here;
   return static_cast<double>(priced_steps(plan_)) * step;
 }
 
