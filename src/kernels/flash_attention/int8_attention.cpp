@@ -310,9 +310,9 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
 
 namespace {
 
-constexpr int64_t kEvenRows = 8, kMostEvenKeys = 256, kFewestEvenKeys = 16, kEvenShare = 8;
-constexpr int64_t kLongest = 4;  // of each of q, k and v
-constexpr int64_t kSampleRows = kEvenRows + kLongest, kMostSampleKeys = kMostEvenKeys + 2 * kLongest;
+constexpr int64_t kEvenRows = 4, kMostEvenKeys = 256, kFewestEvenKeys = 16, kEvenShare = 8;
+constexpr int64_t kLongest = 4;  // of q, and of k
+constexpr int64_t kSampleRows = kEvenRows + kLongest, kMostSampleKeys = kMostEvenKeys + kLongest;
 
 struct SampleRow {
   const BFloat16* q;
@@ -345,7 +345,7 @@ void add_longest(const PackSource& source, const float* mean, Sample& sample) {
   int64_t rows[kLongest], found = 0;
   for (int64_t i = 0; i < source.count; ++i) {
     const BFloat16* const row = row_of(source, i);
-    prefetch_row(source, std::min(i + kRowsAhead, source.count - 1));
+    prefetch_row(source, i + kRowsAhead);
     Floats sum = simd::zero();
     for (int64_t d = 0; d < source.head_dim; d += kWidth) {
       const int64_t n = std::min(kWidth, source.head_dim - d);
@@ -429,7 +429,6 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
   of_queries.complete(queries.count);
   Sample of_keys(std::min(keys.count, std::clamp(keys.count / kEvenShare, kFewestEvenKeys, kMostEvenKeys)), keys.count);
   add_longest(keys, mean, of_keys);
-  add_longest(values, nullptr, of_keys);
   of_keys.complete(keys.count);
   const std::span<SampleRow> rows(new (scratch) SampleRow[kSampleRows], static_cast<size_t>(of_queries.count));
   for (size_t i = 0; i < rows.size(); ++i) {

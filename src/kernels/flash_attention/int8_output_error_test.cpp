@@ -73,12 +73,13 @@ TEST_F(Int8OutputError, HasTheLongestQueries) {
   EXPECT_GT(error_with(c.q, c.k, c.v), 4 * error);
 }
 
-// Six keys that queries see before all others, and whose values differ.
+// Four keys, none of them evenly spaced, that queries see before all others; by which of them, what rounding loses
+// says.
 TEST_F(Int8OutputError, HasTheLongestKeys) {
+  for (int64_t i = 0; i < kQueries; ++i) set_element(c.q, 0, i, 0, 0, 4);
   const double error = error_with(c.q, c.k, c.v);
-  for (int64_t j = 0; j < 4; ++j)
-    for (int64_t d = 0; d < kDim; ++d) set_element(c.k, 0, j, 0, d, 30 * static_cast<float>(element(c.k, 0, j, 0, d)));
-  EXPECT_GT(error_with(c.q, c.k, c.v), 2 * error);
+  for (int64_t j = 0; j < 4; ++j) set_element(c.k, 0, j, 0, 0, 200);
+  EXPECT_GT(error_with(c.q, c.k, c.v), 4 * error);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kFormatKey = "zoetrope_int8";
-constexpr int64_t kFormat = 4;
+constexpr int64_t kFormat = 5;
 
 double ratio(double error, double norm) {
   if (error == 0) return 0;

@@ -225,9 +225,9 @@ TEST(Int8Calibration, RefusesWhatItCannotRead) {
                                     {"[0.01, 0.02]", "0.02 after 0.01"}})
     EXPECT_THAT(error_with("\"attention_limits\": []", std::string("\"attention_limits\": ") + limits), HasSubstr(why))
         << limits;
-  EXPECT_THAT(error_with("\"zoetrope_int8\": 4", "\"zoetrope_int8\": 5"),
+  EXPECT_THAT(error_with("\"zoetrope_int8\": 5", "\"zoetrope_int8\": 6"),
               HasSubstr("int8.json: is of a newer version of zoetrope; use that, or name another file"));
-  EXPECT_THAT(error_with("\"zoetrope_int8\": 4", "\"zoetrope_int8\": 3"), HasSubstr("no error"));
+  EXPECT_THAT(error_with("\"zoetrope_int8\": 5", "\"zoetrope_int8\": 4"), HasSubstr("no error"));
   EXPECT_THAT(error_of([&] { Int8Calibration("").require_writable(); }), HasSubstr("int8_calibration="));
   EXPECT_THAT(error_of([&] { Int8Calibration("/proc/nowhere/x.json").require_writable(); }),
               HasSubstr("/proc/nowhere"));
