@@ -119,7 +119,7 @@ void Reader::check_whole() const {
 namespace {
 
 // The alpha of a row of pixels. Of a format with one it is the last component.
-void read_alpha(const AVFrame& frame, const AVPixFmtDescriptor& parts, int y, std::vector<uint16_t>& alpha) {
+void read_alpha(const AVFrame& frame, const AVPixFmtDescriptor& parts, int y, std::vector<uint32_t>& alpha) {
   if ((parts.flags & AV_PIX_FMT_FLAG_PAL) != 0) {
     constexpr int kAlphaByte = 24;  // of a colour, 0xAARRGGBB
     const auto* palette = reinterpret_cast<const uint32_t*>(frame.data[1]);
@@ -130,17 +130,21 @@ void read_alpha(const AVFrame& frame, const AVPixFmtDescriptor& parts, int y, st
   }
   const uint8_t* planes[4] = {frame.data[0], frame.data[1], frame.data[2], frame.data[3]};
   const int last = parts.nb_components - 1;
-  av_read_image_line2(alpha.data(), planes, frame.linesize, &parts, 0, y, last, frame.width, 0, sizeof(uint16_t));
+  av_read_image_line2(alpha.data(), planes, frame.linesize, &parts, 0, y, last, frame.width, 0, sizeof(uint32_t));
 }
 
 bool is_transparent(const AVFrame& frame) {
   const AVPixFmtDescriptor& parts = *av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame.format));
   if ((parts.flags & AV_PIX_FMT_FLAG_ALPHA) == 0) return false;
-  const int opaque = (1 << parts.comp[parts.nb_components - 1].depth) - 1;
-  std::vector<uint16_t> alpha(static_cast<size_t>(frame.width));
+  // Positive floating-point numbers are in the order of their bits.
+  constexpr uint32_t kOne = 0x3f800000, kOneAsHalf = 0x3c00;
+  const int depth = parts.comp[parts.nb_components - 1].depth;
+  const bool floats = (parts.flags & AV_PIX_FMT_FLAG_FLOAT) != 0;
+  const uint32_t opaque = !floats ? (uint32_t{1} << depth) - 1 : depth == 16 ? kOneAsHalf : kOne;
+  std::vector<uint32_t> alpha(static_cast<size_t>(frame.width));
   for (int y = 0; y < frame.height; ++y) {
     read_alpha(frame, parts, y, alpha);
-    if (std::any_of(alpha.begin(), alpha.end(), [opaque](uint16_t value) { return value < opaque; })) return true;
+    if (std::any_of(alpha.begin(), alpha.end(), [opaque](uint32_t value) { return value < opaque; })) return true;
   }
   return false;
 }

@@ -175,7 +175,6 @@ TEST_F(ReadAnimatedWebp, FramesAreThoseThatWereWritten) {
   EXPECT_FALSE(is_picture(file_));
 }
 
-// The encoder makes one picture of the first three.
 TEST_F(ReadAnimatedWebp, DroppedAlphaIsSaid) {
   const Tensor opaque = grey(40), other = picture(4);
   EXPECT_FALSE(read(animation({{opaque, 40}, {grey(90), 40}}), 2).transparent);
@@ -183,6 +182,7 @@ TEST_F(ReadAnimatedWebp, DroppedAlphaIsSaid) {
   EXPECT_FALSE(read(animation({{opaque, 40}, {other, 40}}), 1).transparent);
 }
 
+// The encoder makes one picture of the first three.
 TEST_F(ReadAnimatedWebp, EqualFramesAreCounted) {
   const std::string file = animation({{grey(10), 62}, {grey(10), 63}, {grey(10), 62}, {grey(90), 63}, {grey(10), 62}});
   const ControlClip clip = read(file, 5);

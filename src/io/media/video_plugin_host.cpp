@@ -169,14 +169,17 @@ Tensor VideoDecoder::next() {
   if (more == 0) return {};
   hdr_ = frame.hdr != 0;
   transparent_ = transparent_ || frame.transparent != 0;
-  const bool square = frame.pixel_width == frame.pixel_height || frame.pixel_width <= 0 || frame.pixel_height <= 0;
-  pixel_aspect_ = square ? "" : fmt::format("{}:{}", frame.pixel_width, frame.pixel_height);
+  const int orientation = frame.turned != 0 ? orientation_of(frame.matrix, path_) : 1;
+  const bool on_its_side = orientation > 4;
+  const int across = on_its_side ? frame.pixel_height : frame.pixel_width,
+            down = on_its_side ? frame.pixel_width : frame.pixel_height;
+  pixel_aspect_ = across == down || across <= 0 || down <= 0 ? "" : fmt::format("{}:{}", across, down);
   Tensor image = Tensor::uninitialized(DType::kU8, {frame.height, frame.width, 3});
   const size_t row = static_cast<size_t>(frame.width) * 3;
   for (int y = 0; y < frame.height; ++y) {
     std::memcpy(image.data<uint8_t>() + static_cast<size_t>(y) * row, frame.rgb + y * frame.stride, row);
   }
-  return upright(std::move(image), frame.turned != 0 ? orientation_of(frame.matrix, path_) : 1);
+  return upright(std::move(image), orientation);
 }
 
 int64_t VideoDecoder::count_rest(std::string& damage) {

@@ -153,10 +153,11 @@ void fill(AVFrame& frame, int64_t index, const std::vector<int>& levels) {
   for (int plane = 0; plane < av_pix_fmt_count_planes(static_cast<AVPixelFormat>(frame.format)); ++plane) {
     const bool chroma = plane == 1 || plane == 2;
     const int64_t rows = chroma ? frame.height >> format->log2_chroma_h : frame.height;
-    const bool wide = format->comp[plane].depth > 8;
-    for (int64_t i = 0; i < rows * frame.linesize[plane] / (wide ? 2 : 1); ++i) {
+    const int bytes = format->comp[plane].depth / 8 + (format->comp[plane].depth % 8 > 0 ? 1 : 0);
+    for (int64_t i = 0; i < rows * frame.linesize[plane] / bytes; ++i) {
       const int64_t level = levels.empty() ? 30 + i / 16 + 8 * index : levels[static_cast<size_t>(plane)];
-      if (wide) reinterpret_cast<uint16_t*>(frame.data[plane])[i] = static_cast<uint16_t>(level);
+      if (bytes == 4) reinterpret_cast<float*>(frame.data[plane])[i] = static_cast<float>(level) / 255;
+      else if (bytes == 2) reinterpret_cast<uint16_t*>(frame.data[plane])[i] = static_cast<uint16_t>(level);
       else frame.data[plane][i] = static_cast<uint8_t>(level);
     }
   }
@@ -269,6 +270,15 @@ TEST(VideoReader, SaysWhichPixelsAreNotSquare) {
   }
 }
 
+TEST(VideoReader, PixelsOfTurnedFramesAreTurned) {
+  const TestFolder folder;
+  encode_clip(folder / "x.mp4", {.container = "mp4", .codec = "libx264", .pixel = {16, 15}}, 1);
+  const auto path = folder.write("turned.mp4", with_matrix(file_bytes(folder / "x.mp4"), {0, 1, -1, 0}));
+  const ControlClip clip = read_control_clip(path, 1, "video=");
+  EXPECT_EQ(clip.own, (ImageSize{48, 32}));  // stored with a width of 48
+  EXPECT_EQ(clip.pixel_aspect, "15:16");
+}
+
 TEST(VideoReader, SaysWhichAlphaIsDropped) {
   const TestFolder folder;
   const auto transparent = [&](AVPixelFormat pixels, const char* codec, std::vector<int> levels) {
@@ -285,6 +295,8 @@ TEST(VideoReader, SaysWhichAlphaIsDropped) {
   EXPECT_FALSE(transparent(AV_PIX_FMT_YUVA444P10, "ffv1", {500, 400, 600, 1023}));
   EXPECT_TRUE(transparent(AV_PIX_FMT_YUVA444P10, "ffv1", {500, 400, 600, 1022}));
   EXPECT_FALSE(transparent(AV_PIX_FMT_YUV420P, "ffv1", {120, 90, 150}));
+  EXPECT_FALSE(transparent(AV_PIX_FMT_GBRAPF32, "exr", {120, 90, 150, 255}));
+  EXPECT_TRUE(transparent(AV_PIX_FMT_GBRAPF32, "exr", {120, 90, 150, 254}));
   EXPECT_FALSE(transparent(AV_PIX_FMT_PAL8, "png", {5, 255}));  // indices, and the bytes of every colour
   EXPECT_TRUE(transparent(AV_PIX_FMT_PAL8, "png", {5, 128}));
 }
