@@ -125,6 +125,8 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
   }
   for (const std::string& note : notes) options_.log(note);
   require_served_models();
+  for (const auto& [number, job] : by_number_)
+    if (job->record.status == JobStatus::kQueued) note_model_settings(job->record);
   delete_oldest();
 }
 
@@ -228,7 +230,7 @@ json JobQueue::create(const VideoRequest& request) {
     record.fps = options.fps;
     record.created_at = std::time(nullptr);
     record.predicted_seconds = forecast.seconds;
-    record.model_settings = settings_of_model(options, record.settings);
+    note_model_settings(record);
     record.predicted_bytes = forecast.memory.count();
     const std::string id = record.id;
     json answer;
@@ -279,6 +281,16 @@ json JobQueue::plan(const VideoRequest& request) {
     throw;
   } catch (const Error& error) {
     throw refused_by_engine(without_folder(record.id, error.what()));
+  }
+}
+
+// For the command that is shown of a video that waits. What is wrong with its settings, a LoRA file that is gone say,
+// is said when it begins.
+void JobQueue::note_model_settings(JobRecord& record) const {
+  try {
+    record.model_settings = settings_of_model(options_of(record), record.settings);
+  } catch (const Error&) {
+    record.model_settings.clear();
   }
 }
 
@@ -387,7 +399,7 @@ json JobQueue::retry(const std::string& id) {
     models_.find(record.model);  // a server does not start while one waits for a model that is not served
     check_place();
     JobRecord again = queued_again(record, next_number_++);
-    again.model_settings = settings_of_model(options_of(again), again.settings);
+    note_model_settings(again);
     store_.clear_starts(id);
     store([&] { store_.save(again); });
     by_number_.erase(record.number);

@@ -88,6 +88,7 @@ class JobQueue {
   };
   Checked checked(const VideoRequest& request) const;
   pipeline::GenerateOptions options_of(const JobRecord& record) const;
+  void note_model_settings(JobRecord& record) const;
   // Throws Error where a job waits for a model that is none of the server's.
   void require_served_models() const;
   // Calls write(), which changes the state folder. Throws ApiError where that fails.

@@ -180,15 +180,17 @@ def a_retried_one_counts_as_the_newest(folder):
 
     def listed(server):
         return [video["id"] for video in server.get("/v1/videos").ok()["data"]]
-    with Server(folder) as server:
+    with Server(folder, "dtype=float32") as server:
         assert listed(server) == [identity, other]
         running, waiting = server.create({**LONG, "num_inference_steps": 300}).ok()["id"], server.create(seed=1).ok()["id"]
         server.until_computing(running)
-        assert server.retry(identity).ok()["queue_position"] == 2
+        again = server.retry(identity).ok()
+        assert again["queue_position"] == 2 and " dtype=float32 " in again["command"], again
         assert listed(server) == [identity, waiting, running, other]
         server.stop(signal.SIGKILL)
     with Server(folder, "keep=2") as server:
         assert listed(server) == [identity, waiting, running, other]
+        assert " dtype=" not in server.video(identity)["command"], "that of this server"
         server.until(identity, "completed")
         server.until_metric('jobs{status="completed"}', 2)
         assert listed(server) == [identity, waiting]
