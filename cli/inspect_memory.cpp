@@ -72,10 +72,8 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, comm::Communica
                   pipeline::dtype_word(options.dtype), pipeline::dtype_word(options.text_encoder_dtype),
                   pipeline::dtype_word(options.vae_dtype), counted(ranks, "rank"),
                   world != nullptr ? ", each a process: of one" : "");
-  // Words that go on in a sentence, lines here.
-  constexpr size_t kComma = 2;
   for (const std::string& words : {pipeline::int8_words(model, plan), pipeline::step_cache_words(options)})
-    if (!words.empty()) text += fmt::format("  {}\n", words.substr(kComma));
+    if (!words.empty()) text += fmt::format("  {}\n", words);
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
   if (planned.keep_weights != options.keep_weights) {
     text += fmt::format("  {}: what several videos keep would not fit\n",

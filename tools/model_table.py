@@ -186,7 +186,7 @@ def memory_rows(program, name):
 
 
 def print_run_table(program, models):
-    print("| Wan | size | folder on the hub, `Wan-AI/` unless named | `zoetrope generate …` | download, GB | one device | each of eight |")
+    print("| Wan | size | folder on the hub (of `Wan-AI` where no owner is named) | `zoetrope generate …` | download, GB | one device | each of eight |")
     print("|---|---|---|---|---|---|---|")
     for name, title, folder, inputs in models:
         text, best = plan(program, name, HARDWARE)

@@ -16,6 +16,8 @@ std::string counted(int64_t count, const char* noun) {
 
 std::string utc_now_text() { return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr))); }
 
+std::string after_comma(const std::string& words) { return words.empty() ? "" : ", " + words; }
+
 std::string shell_word(const std::string& text) {
   const auto plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

@@ -17,6 +17,8 @@ std::string duration_text(double seconds);
 
 std::string utc_now_text();  // "2026-11-23 06:41 UTC"
 
+std::string after_comma(const std::string& words);  // ", words"; empty where there are none
+
 std::string shell_word(const std::string& text);  // in single quotes where a POSIX shell needs them
 
 // The parts of `text` between separators: one more than there are separators.

@@ -40,7 +40,7 @@ std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predict
 bool far_faster(const std::vector<PredictedPart>& parts);
 
 // "Predicted 40 h 12 min in all: load 1 min 4 s, text encoder 8 s, denoise 40 h 3 min, VAE decode 7 min 30 s".
-// `one_rank`: seconds of denoising once more, which is part of it; 0: it is not.
+// `one_rank`: seconds that the second denoising of compare_one_rank adds to the total; 0: none.
 std::string predicted_total_text(const planner::RunPrediction& predicted, WeightsRead weights, double one_rank = 0);
 
 // "denoise: computing, 1.2 s more than predicted (+31 %)"; empty where nothing was predicted. Of denoising its parts

@@ -493,7 +493,7 @@ double Run::comparison_seconds(const RankPlan& planned, const MemoryQuestion& qu
   if (!options_.compare_one_rank) return 0;
   // A profile's device is one of the ranks of this process, and a rank alone has the threads of them all.
   const double step = planned.step_seconds(one_rank_question(question)).value_or(0) / question.ranks_here;
-  return static_cast<double>(priced_steps(plan_)) * step;
+  return static_cast<double>(checks_ != nullptr ? plan_.total_steps() : priced_steps(plan_)) * step;
 }
 
 Forecast Run::forecast(int ranks, int processes_here) const {
@@ -530,7 +530,7 @@ Forecast Run::forecast(int ranks, int processes_here) const {
 std::string Run::describe(const RankPlan& planned, const MemoryQuestion& question, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  const std::string dtype = dtype_word(plan_.dtype) + int8_words(model_, plan_);
+  const std::string dtype = dtype_word(plan_.dtype) + after_comma(int8_words(model_, plan_));
   std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype);
@@ -539,7 +539,7 @@ std::string Run::describe(const RankPlan& planned, const MemoryQuestion& questio
   text += fmt::format("{} {} x {} x {}, {} tokens, {} steps{}, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
                       options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(), expert_words(plan_),
-                      guidance_words(options_, plan_), step_cache_words(options_));
+                      guidance_words(options_, plan_), after_comma(step_cache_words(options_)));
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)

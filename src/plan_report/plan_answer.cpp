@@ -145,10 +145,11 @@ class Subject {
     const pipeline::GenerateOptions& o = run_.options;
     std::vector<std::string> lines{
         fmt::format("Model     {}: {} tokens, {} steps, {}{}", name(), run_.plan.tokens, run_.plan.total_steps(),
-                    run_.plan.guided ? "two guidance branches" : "no guidance", pipeline::step_cache_words(o)),
+                    run_.plan.guided ? "two guidance branches" : "no guidance",
+                    after_comma(pipeline::step_cache_words(o))),
         fmt::format("Dtypes    transformer {}{}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
-                    pipeline::int8_words(run_.model, run_.plan), pipeline::dtype_word(o.text_encoder_dtype),
-                    pipeline::dtype_word(o.vae_dtype))};
+                    after_comma(pipeline::int8_words(run_.model, run_.plan)),
+                    pipeline::dtype_word(o.text_encoder_dtype), pipeline::dtype_word(o.vae_dtype))};
     for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Files     " + line);
     return lines;
   }

@@ -1,7 +1,7 @@
 // What `zoetrope verify` finds: nothing in sound runs of every class of the family and every way to use the ranks, and
 // every planted fault, with the layer where it was planted.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
@@ -156,17 +156,6 @@ std::string name_of(const testing::TestParamInfo<Sound>& run) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Family, SoundRun, testing::ValuesIn(kSound), name_of);
-
-TEST(VerifyReportText, SaysWhatDriftDidNotPredict) {
-  VerifyReport report;
-  report.reused = {{5, 0.12}, {6, 0.31}};
-  EXPECT_THAT(report.text(false), testing::Not(testing::HasSubstr("cache_threshold")));
-  report.reuse_threshold = 0.4;
-  EXPECT_THAT(report.text(false), testing::Not(testing::HasSubstr("cache_threshold")));
-  report.reuse_threshold = 0.3;
-  EXPECT_THAT(report.text(false),
-              testing::HasSubstr("That is up to 0.31 of velocities predicted to be at most 0.3 off (cache_threshold)"));
-}
 
 // ---- planted faults
 // ---------------------------------------------------------------------------------------------------

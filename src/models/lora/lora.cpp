@@ -314,8 +314,8 @@ class Reader {
     add(target, std::move(delta), rank);
   }
 
+  enum class RowsOf : uint8_t { kWeight, kRank };  // what the first dimension of a tensor counts
   // Of text to video's patch embedding, in a LoRA that is used with image to video too, which takes more channels.
-  enum class RowsOf : uint8_t { kWeight, kRank };
   bool has_other_channels(const std::string& target, const std::string& key, RowsOf rows) const {
     if (key.empty() || target != "patch_embedding.weight") return false;
     const Shape& shape = tensors_[target].shape;

@@ -30,13 +30,13 @@ double ForwardChecks::bound(const Stage& stage, int64_t step) const {
 }
 
 // Both have rounded alike but for the order of sums: of scores, probabilities, their sum and what is folded, or of what
-// ranks that share a layer have of a product. Four roundings of the sixteen; and all of those that one rank has not. In
-// int8 these are of ranks that share a layer, whose parts of a sum have scales of their own.
+// ranks that share a layer have of a product: four roundings of the sixteen. Roundings that one rank does not make
+// count in full: of exchanged keys and values, and of int8 sums whose parts, on tensor ranks, have scales of their own.
 double ForwardChecks::bound_of_one_rank(const Stage& stage, int64_t step) const {
   constexpr double kOfStage = 0.25;
   const bool parts = layout_.tensor > 1 && setup_.plan.dtype == DType::kBF16;
-  const double apart = kv_rounding(stage) + (parts ? wan::reference::int8_rounding(stage, config_of(step)) : 0);
-  return kOfStage * (bound(stage, step) - apart) + apart;
+  const double only_of_ranks = kv_rounding(stage) + (parts ? wan::reference::int8_rounding(stage, config_of(step)) : 0);
+  return kOfStage * (bound(stage, step) - only_of_ranks) + only_of_ranks;
 }
 
 double ForwardChecks::largest_bound() const {

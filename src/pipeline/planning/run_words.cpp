@@ -44,15 +44,15 @@ std::string int8_words(const ModelFolder& model, const RunPlan& plan) {
     const auto& blocks = expert.config.int8_blocks;
     std::string one;
     if (!blocks.empty())
-      one = fmt::format(", {} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
+      one = fmt::format("{} of {} blocks multiply in int8", blocks.size(), expert.config.block_count());
     if (const std::optional<double> error = expert.int8_error(plan.guidance[i])) {
       std::string predicted = fmt::format("predicted {:.2g} % off bf16 per step", 100 * *error);
       if (!attention.empty() && !blocks.empty()) predicted += " with " + attention;
       predicted += unlike_measured_text(model, i, plan);
-      one += blocks.empty() ? fmt::format(", {} ({})", attention, predicted)
+      one += blocks.empty() ? fmt::format("{} ({})", attention, predicted)
                             : fmt::format(" ({}; {})", block_ranges(blocks), predicted);
     }
-    if (one != last) text += one;
+    if (one != last) text += text.empty() ? one : after_comma(one);
     last = one;
   }
   return text;
@@ -73,7 +73,7 @@ std::string guidance_words(const GenerateOptions& options, const RunPlan& plan) 
 
 std::string step_cache_words(const GenerateOptions& options) {
   if (!step_cache_reuse(options)) return {};
-  std::string text = fmt::format(", step cache {}", step_cache_name(options));
+  std::string text = fmt::format("step cache {}", step_cache_name(options));
   if (options.cache_threshold) text += fmt::format(", threshold {:.2g}", *options.cache_threshold);
   return text;
 }
