@@ -310,7 +310,7 @@ void pack_int8_queries(const TileShape& shape, const PackSource& source, const f
 
 namespace {
 
-constexpr int64_t kEvenRows = 4, kMostEvenKeys = 256, kFewestEvenKeys = 16, kEvenShare = 8;
+constexpr int64_t kEvenRows = 8, kMostEvenKeys = 256, kFewestEvenKeys = 16, kEvenShare = 8;
 constexpr int64_t kLongest = 4;  // of q, and of k
 constexpr int64_t kSampleRows = kEvenRows + kLongest, kMostSampleKeys = kMostEvenKeys + kLongest;
 

@@ -78,7 +78,7 @@ TEST_F(Int8OutputError, HasTheLongestQueries) {
 TEST_F(Int8OutputError, HasTheLongestKeys) {
   for (int64_t i = 0; i < kQueries; ++i) set_element(c.q, 0, i, 0, 0, 4);
   const double error = error_with(c.q, c.k, c.v);
-  for (int64_t j = 0; j < 4; ++j) set_element(c.k, 0, j, 0, 0, 200);
+  for (int64_t j = 0; j < 4; ++j) set_element(c.k, 0, j, 0, 0, 800);
   EXPECT_GT(error_with(c.q, c.k, c.v), 4 * error);
 }
 
