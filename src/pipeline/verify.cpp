@@ -253,8 +253,9 @@ std::string VerifyReport::text(bool whole) const {
                         fmt::join(steps, ", "));
     const double largest = std::ranges::max(reused | std::views::values);
     if (reuse_threshold && largest > *reuse_threshold)
-      text += fmt::format("  That is up to {:.2g} of velocities predicted to be at most {:.2g} off (cache_threshold)\n",
-                          largest, *reuse_threshold);
+      text +=
+          fmt::format("  The largest of them, {:.2g}, is above cache_threshold={:.2g}, which the cache only predicts\n",
+                      largest, *reuse_threshold);
   }
   if (!latents.empty()) text += fmt::format("  Latents {:016x}\n", latents.back().hash);
   if (!whole) return text;

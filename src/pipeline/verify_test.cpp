@@ -16,7 +16,7 @@ TEST(VerifyReport, SaysWhatDriftDidNotPredict) {
   EXPECT_THAT(report.text(false), Not(HasSubstr("cache_threshold")));
   report.reuse_threshold = 0.3;
   EXPECT_THAT(report.text(false),
-              HasSubstr("That is up to 0.31 of velocities predicted to be at most 0.3 off (cache_threshold)"));
+              HasSubstr("The largest of them, 0.31, is above cache_threshold=0.3, which the cache only predicts"));
 }
 
 }  // namespace
