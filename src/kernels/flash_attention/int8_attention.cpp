@@ -322,27 +322,10 @@ struct SampleRow {
   alignas(32) float o[kMostHeadDim], rounded_o[kMostHeadDim];
 };
 
-// Rows of a source: `even` from the middles of equal parts, each for its part, then others for themselves.
-struct Sample {
-  int64_t rows[kMostSampleKeys];
-  int64_t count = 0, even = 0;
-  double share = 0;  // how many rows an even one is for
-
-  Sample(int64_t even_rows, int64_t all) : count(even_rows), even(even_rows) {
-    for (int64_t i = 0; i < even; ++i) rows[i] = (2 * i + 1) * all / (2 * even);
-  }
-  void add(const int64_t* more, int64_t n) {
-    for (int64_t i = 0; i < n; ++i)
-      if (std::find(rows, rows + count, more[i]) == rows + count) rows[count++] = more[i];
-  }
-  void complete(int64_t all) { share = static_cast<double>(all - (count - even)) / static_cast<double>(even); }
-  double weight(int64_t i) const { return i < even ? share : 1; }
-};
-
-// Adds those of the largest ‖row − mean‖ (null: 0), of which few may be all that matters.
-void add_longest(const PackSource& source, const float* mean, Sample& sample) {
+// Writes the rows of the largest ‖row − mean‖ (null: 0), at most kLongest, the largest first; returns how many.
+int64_t longest_rows(const PackSource& source, const float* mean, int64_t* rows) {
   float norms[kLongest] = {};
-  int64_t rows[kLongest], found = 0;
+  int64_t found = 0;
   for (int64_t i = 0; i < source.count; ++i) {
     const BFloat16* const row = row_of(source, i);
     prefetch_row(source, i + kRowsAhead);
@@ -365,8 +348,26 @@ void add_longest(const PackSource& source, const float* mean, Sample& sample) {
     norms[at] = norm;
     rows[at] = i;
   }
-  sample.add(rows, found);
+  return found;
 }
+
+// Rows of a source: `even` from the middles of equal parts, each for its part, then the longest of the others for
+// themselves, of which few may be all that matters.
+struct Sample {
+  int64_t rows[kMostSampleKeys];
+  int64_t count, even;
+  double share;  // how many rows an even one is for
+
+  Sample(const PackSource& source, const float* mean, int64_t even_rows) : count(even_rows), even(even_rows) {
+    for (int64_t i = 0; i < even; ++i) rows[i] = (2 * i + 1) * source.count / (2 * even);
+    int64_t longest[kLongest];
+    const int64_t found = longest_rows(source, mean, longest);
+    for (int64_t i = 0; i < found; ++i)
+      if (std::find(rows, rows + count, longest[i]) == rows + count) rows[count++] = longest[i];
+    share = static_cast<double>(source.count - (count - even)) / static_cast<double>(even);
+  }
+  double weight(int64_t i) const { return i < even ? share : 1; }
+};
 
 // Scores of a row become weights that add up to 1; `rounds`: in panels, as bytes.
 void weigh(float* scores, const Sample& keys, bool rounds) {
@@ -424,12 +425,9 @@ double int8_output_error(const PackSource& queries, const PackSource& keys, cons
                          float scale_log2e, int64_t key_tile, void* scratch) {
   if (queries.count == 0 || keys.count == 0) return 0;
   const int64_t head_dim = queries.head_dim;
-  Sample of_queries(std::min(kEvenRows, queries.count), queries.count);
-  add_longest(queries, nullptr, of_queries);
-  of_queries.complete(queries.count);
-  Sample of_keys(std::min(keys.count, std::clamp(keys.count / kEvenShare, kFewestEvenKeys, kMostEvenKeys)), keys.count);
-  add_longest(keys, mean, of_keys);
-  of_keys.complete(keys.count);
+  const Sample of_queries(queries, nullptr, std::min(kEvenRows, queries.count));
+  const int64_t even_keys = std::clamp(keys.count / kEvenShare, kFewestEvenKeys, kMostEvenKeys);
+  const Sample of_keys(keys, mean, std::min(even_keys, keys.count));
   const std::span<SampleRow> rows(new (scratch) SampleRow[kSampleRows], static_cast<size_t>(of_queries.count));
   for (size_t i = 0; i < rows.size(); ++i) {
     SampleRow& row = rows[i];
