@@ -230,7 +230,7 @@ json JobQueue::create(const VideoRequest& request) {
     record.fps = options.fps;
     record.created_at = std::time(nullptr);
     record.predicted_seconds = forecast.seconds;
-    note_model_settings(record);
+    record.model_settings = settings_of_model(options, record.settings);
     record.predicted_bytes = forecast.memory.count();
     const std::string id = record.id;
     json answer;
